@@ -1,0 +1,64 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""The contract that every compressor keeps: how a sequence becomes cache entries.
+
+| question                             | answer                                            |
+|--------------------------------------|---------------------------------------------------|
+| which tokens feed entry e?           | start[e] .. end[e], inclusive                     |
+| when may a query at p see it?        | when end[e] <= p, never earlier                   |
+| where does RoPE place it?            | position[e]                                       |
+| is the slot real?                    | valid[e]: padded slots are masked, never averaged |
+| how much did each offset count?      | gates(hidden), for analysis                       |
+| how does it stream?                  | init_state, append: equal to the one-shot call    |
+"""
+
+import abc
+import dataclasses
+from typing import Any
+
+import jax
+from flax import nnx
+
+from phasejax.typing import Array, Bool, Float, Hidden, Int
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Entries:
+    """Compressed keys and values before normalisation and rotation.
+
+    Attributes:
+        key: compressed keys.
+        value: compressed values, or None where values reuse the finished keys.
+        start: first token of each entry.
+        end: last token of each entry, inclusive.
+        position: rotary position of each entry.
+        valid: whether the slot holds an entry.
+    """
+
+    key: Float[Array, "B E K H"]
+    value: Float[Array, "B E K H"] | None
+    start: Int[Array, "E"]
+    end: Int[Array, "E"]
+    position: Int[Array, "E"]
+    valid: Bool[Array, "E"]
+
+
+class Compressor(nnx.Module, abc.ABC):
+    """Turns hidden states into entries; attention reads nothing else of a compressor."""
+
+    @abc.abstractmethod
+    def __call__(self, hidden: Hidden) -> Entries:
+        """All entries that are complete within the sequence."""
+
+    @abc.abstractmethod
+    def gates(self, hidden: Hidden) -> dict[str, Float[Array, "..."]]:
+        """Weights of the offsets, by branch ("key", "value"), float32; they sum to 1 over W."""
+
+    @abc.abstractmethod
+    def init_state(self, batch: int) -> Any:
+        """State of a stream that has seen no token."""
+
+    @abc.abstractmethod
+    def append(self, state: Any, hidden: Hidden) -> tuple[Any, Entries]:
+        """Takes the next tokens of every stream; returns the state and the entries they closed."""

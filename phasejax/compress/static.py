@@ -1,0 +1,191 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""Static chunked compression: a learned gate over a fixed grid of windows (paper, section "Compressor").
+
+For the hidden state h[j, i] at offset i of window j, each offset with its own parameters:
+
+    s[j, i]  = Z_i h[j, i] + b_i
+    a[j, i]  = softmax over the W offsets of s[j, .]
+    entry[j] = sum_i a[j, i] * (C_i h[j, i])
+
+Keys and values have gates and payload maps of their own. A scalar gate is one number for each KV head
+and offset, a vector gate one for each channel, a uniform gate the constant 1/W.
+"""
+
+import dataclasses
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from phasejax.compress.base import Compressor, Entries
+from phasejax.compress.geometry import WindowGeometry
+from phasejax.typing import Array, Float, Hidden, Int, Windows
+
+Gate = Literal["scalar", "vector", "uniform"]
+BRANCHES = ("key", "value")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class StreamState:
+    """The last W - 1 tokens of a stream and how many it has seen."""
+
+    recent: Float[Array, "B R D"]
+    count: Int[Array, ""]
+
+
+class OffsetPool(nnx.Module):
+    """One branch (keys or values): per-offset gate, per-offset payload map, weighted sum.
+
+    Args:
+        geometry: the grid of windows.
+        width: D, channels of the hidden states.
+        num_kv_heads: K.
+        head_dim: H.
+        gate: how much each offset counts, see the module's docstring.
+        gate_bias: whether the offsets have biases b_i.
+        post_norm: whether each payload is RMS-normalised per head before it is averaged.
+        kernel_init: initializer of the payload maps and gate maps.
+        dtype: dtype of the payload products; gates are always float32.
+    """
+
+    def __init__(
+        self,
+        geometry: WindowGeometry,
+        width: int,
+        num_kv_heads: int,
+        head_dim: int,
+        *,
+        gate: Gate,
+        gate_bias: bool,
+        post_norm: bool,
+        norm_eps: float,
+        kernel_init: nnx.Initializer,
+        dtype: jnp.dtype,
+        param_dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+    ):
+        self.gate = gate
+        self.dtype = dtype
+        self.shape = (num_kv_heads, head_dim)
+        offsets, channels = geometry.window, num_kv_heads * head_dim
+        self.payload = nnx.Param(kernel_init(rngs.params(), (offsets, width, channels), param_dtype))
+        scores = {"scalar": num_kv_heads, "vector": channels, "uniform": 0}[gate]
+        self.gate_map = (
+            nnx.Param(kernel_init(rngs.params(), (offsets, width, scores), param_dtype)) if scores else None
+        )
+        self.gate_bias = nnx.Param(jnp.zeros((offsets, scores), param_dtype)) if scores and gate_bias else None
+        self.post_norm = (
+            nnx.RMSNorm(head_dim, epsilon=norm_eps, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+            if post_norm
+            else None
+        )
+
+    def gates(self, windows: Windows) -> Float[Array, "B E W K C"]:
+        """Weights over the W offsets, float32; C is 1 for scalar and uniform gates, H for vector ones."""
+        batch, entries, offsets, _ = windows.shape
+        heads, head_dim = self.shape
+        if self.gate_map is None:
+            return jnp.full((batch, entries, offsets, heads, 1), 1 / offsets, jnp.float32)
+        scores = jnp.einsum(
+            "bewd,wdc->bewc",
+            windows.astype(jnp.float32),
+            self.gate_map[...].astype(jnp.float32),
+            precision=jax.lax.Precision.HIGHEST,
+        )
+        if self.gate_bias is not None:
+            scores = scores + self.gate_bias[...].astype(jnp.float32)
+        channels = head_dim if self.gate == "vector" else 1
+        return jax.nn.softmax(scores, axis=2).reshape(batch, entries, offsets, heads, channels)
+
+    def __call__(self, windows: Windows) -> Float[Array, "B E K H"]:
+        payload = jnp.einsum("bewd,wdc->bewc", windows.astype(self.dtype), self.payload[...].astype(self.dtype))
+        payload = payload.reshape(*windows.shape[:3], *self.shape)
+        if self.post_norm is not None:
+            payload = self.post_norm(payload)
+        return jnp.sum(self.gates(windows) * payload, axis=2).astype(self.dtype)
+
+
+class StaticCompressor(Compressor):
+    """Pools fixed windows, overlapping or not, into entries.
+
+    Args:
+        geometry: the grid of windows.
+        width: D.
+        num_kv_heads: K.
+        head_dim: H.
+        tie_kv: whether values reuse the finished keys, so that there is no value branch.
+        rngs: parameter keys.
+        **branch: see OffsetPool.
+    """
+
+    def __init__(
+        self,
+        geometry: WindowGeometry,
+        width: int,
+        num_kv_heads: int,
+        head_dim: int,
+        *,
+        tie_kv: bool,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+        **branch,
+    ):
+        self.geometry = geometry
+        self.width = width
+        self.dtype = dtype
+        for name in BRANCHES[: 1 if tie_kv else 2]:
+            pool = OffsetPool(geometry, width, num_kv_heads, head_dim, dtype=dtype, rngs=rngs, **branch)
+            setattr(self, name, pool)
+        self.tie_kv = tie_kv
+
+    def _windows(self, hidden: Hidden) -> Windows:
+        """The windows of a sequence that starts at position 0."""
+        window, stride = self.geometry.window, self.geometry.stride
+        entries = self.geometry.num_entries(hidden.shape[1])
+        if entries == 0:
+            return jnp.zeros((hidden.shape[0], 0, window, self.width), hidden.dtype)
+        if window == stride:
+            return hidden[:, : entries * stride].reshape(hidden.shape[0], entries, window, self.width)
+        return hidden[:, self.geometry.start(entries)[:, None] + jnp.arange(window)]
+
+    def _pool(self, windows: Windows, first: int | Array, valid: Array) -> Entries:
+        index = jnp.arange(windows.shape[1], dtype=jnp.int32) + first
+        grid = self.geometry
+        start = index * grid.stride
+        return Entries(
+            key=self.key(windows),
+            value=None if self.tie_kv else self.value(windows),
+            start=start,
+            end=start + (grid.window - 1),
+            position=start + int(grid.position(1)[0]),
+            valid=valid,
+        )
+
+    def __call__(self, hidden: Hidden) -> Entries:
+        windows = self._windows(hidden)
+        return self._pool(windows, 0, jnp.ones(windows.shape[1], bool))
+
+    def gates(self, hidden: Hidden) -> dict[str, Float[Array, "B E W K C"]]:
+        windows = self._windows(hidden)
+        return {name: getattr(self, name).gates(windows) for name in BRANCHES[: 1 if self.tie_kv else 2]}
+
+    def init_state(self, batch: int) -> StreamState:
+        recent = jnp.zeros((batch, self.geometry.window - 1, self.width), self.dtype)
+        return StreamState(recent, jnp.zeros((), jnp.int32))
+
+    def append(self, state: StreamState, hidden: Hidden) -> tuple[StreamState, Entries]:
+        """Takes the next tokens; of the returned slots, those not closed by them are not valid."""
+        window, stride = self.geometry.window, self.geometry.stride
+        new = hidden.shape[1]
+        seen = jnp.concatenate([state.recent, hidden.astype(self.dtype)], axis=1)
+        origin = state.count - (window - 1)  # position of seen[:, 0]
+        first = jnp.maximum(0, -(-origin // stride))
+        slots = -(-new // stride)
+        index = (first + jnp.arange(slots))[:, None] * stride + jnp.arange(window) - origin
+        valid = (first + jnp.arange(slots)) * stride + window <= state.count + new
+        windows = jnp.take(seen, jnp.clip(index, 0, seen.shape[1] - 1), axis=1)
+        entries = self._pool(windows, first.astype(jnp.int32), valid)
+        return StreamState(seen[:, new:], state.count + new), entries

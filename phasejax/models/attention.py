@@ -1,0 +1,92 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""The attention layer: projections, norms and rotation around one of the attention functions."""
+
+import jax.numpy as jnp
+from flax import nnx
+
+from phasejax.attention import blocked, reference
+from phasejax.attention.rope import rotate
+from phasejax.compress.base import Compressor, Entries
+from phasejax.compress.static import StaticCompressor
+from phasejax.models.config import ModelConfig
+from phasejax.models.layers import linear, rms_norm, weight_init
+from phasejax.typing import Array, Float, Hidden, Int
+
+
+class Attention(nnx.Module):
+    """Grouped-query attention over exact tokens and, if configured, compressed entries."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self.query = linear(config, config.width, heads * dim, rngs=rngs)
+        self.key = linear(config, config.width, kv_heads * dim, rngs=rngs)
+        self.value = None if config.tie_kv else linear(config, config.width, kv_heads * dim, rngs=rngs)
+        self.output = linear(config, heads * dim, config.width, rngs=rngs)
+        self.query_norm = rms_norm(config, dim, rngs=rngs) if config.qk_norm else None
+        self.key_norm = rms_norm(config, dim, rngs=rngs) if config.qk_norm else None
+        self.sink = nnx.Param(jnp.zeros(heads, jnp.dtype(config.param_dtype))) if config.sink else None
+        self.compressor = self._build_compressor(rngs) if config.attention == "compressed" else None
+
+    def _build_compressor(self, rngs: nnx.Rngs) -> Compressor:
+        config = self.config
+        return StaticCompressor(
+            config.geometry,
+            config.width,
+            config.num_kv_heads,
+            config.head_dim,
+            gate=config.gate,
+            gate_bias=config.gate_bias,
+            tie_kv=config.tie_kv,
+            post_norm=config.post_norm,
+            norm_eps=config.norm_eps,
+            kernel_init=weight_init(config, config.width),
+            dtype=jnp.dtype(config.compute_dtype),
+            param_dtype=jnp.dtype(config.param_dtype),
+            rngs=rngs,
+        )
+
+    def _finish(self, x: Array, norm: nnx.RMSNorm | None, position: Int[Array, "X"]) -> Array:
+        """Normalises and rotates queries or keys; exact and compressed keys share the norm."""
+        if norm is not None:
+            x = norm(x)
+        return rotate(x, position, theta=self.config.rope_theta, rotary_dim=self.config.rotary_dim)
+
+    def _no_entries(self, batch: int) -> Entries:
+        shape = (batch, 0, self.config.num_kv_heads, self.config.head_dim)
+        nothing, index = jnp.zeros(shape, jnp.dtype(self.config.compute_dtype)), jnp.zeros(0, jnp.int32)
+        return Entries(nothing, nothing, index, index, index, index.astype(bool))
+
+    def __call__(
+        self, hidden: Hidden, output_positions: Int[Array, "Q"] | None = None
+    ) -> Float[Array, "B Q D"]:
+        """Attends from every position, or only from output_positions.
+
+        Args:
+            hidden: normalised residual stream of the whole prompt.
+            output_positions: positions whose output is wanted; None means all.
+
+        Returns:
+            The layer's contribution to the residual stream, [B, Q, D].
+        """
+        config = self.config
+        batch, tokens, _ = hidden.shape
+        position = jnp.arange(tokens)
+        wanted = position if output_positions is None else output_positions
+        source = hidden if output_positions is None else hidden[:, output_positions]
+        query = self.query(source).reshape(batch, -1, config.num_heads, config.head_dim)
+        query = self._finish(query, self.query_norm, wanted)
+        key = self.key(hidden).reshape(batch, tokens, config.num_kv_heads, config.head_dim)
+        key = self._finish(key, self.key_norm, position)
+        value = key if self.value is None else self.value(hidden).reshape(key.shape)
+        entries = self._no_entries(batch) if self.compressor is None else self.compressor(hidden)
+        entry_key = self._finish(entries.key, self.key_norm, entries.position)
+        entry_value = entry_key if entries.value is None else entries.value
+        read = (key, value, entry_key, entry_value, entries.end, entries.valid)
+        how = dict(span=config.span, sink=None if self.sink is None else self.sink[...])
+        if output_positions is None and config.span.size is not None:
+            mixed = blocked.attend(query, *read, **how)
+        else:
+            mixed = reference.attend(query, wanted, *read, **how)
+        return self.output(mixed.reshape(batch, -1, config.num_heads * config.head_dim))
