@@ -1,0 +1,57 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""phasejax: find, measure, explain and remove the weak spots of chunked KV-cache compression.
+
+Importing phasejax costs milliseconds: a name below imports its module, and with it JAX, when it is
+first used. Nothing in the library defines flags, prints, or touches a device at import.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from phasejax import _compat
+
+if TYPE_CHECKING:
+    from phasejax.compress.base import Compressor, Entries
+    from phasejax.compress.geometry import WindowGeometry
+    from phasejax.compress.static import StaticCompressor
+    from phasejax.models.config import ModelConfig
+    from phasejax.models.qwen3 import Qwen3
+    from phasejax.tasks.record_lookup import TaskConfig
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Compressor": "phasejax.compress.base",
+    "Entries": "phasejax.compress.base",
+    "ModelConfig": "phasejax.models.config",
+    "Qwen3": "phasejax.models.qwen3",
+    "StaticCompressor": "phasejax.compress.static",
+    "TaskConfig": "phasejax.tasks.record_lookup",
+    "WindowGeometry": "phasejax.compress.geometry",
+}
+
+__all__ = [
+    "Compressor",
+    "Entries",
+    "ModelConfig",
+    "Qwen3",
+    "StaticCompressor",
+    "TaskConfig",
+    "WindowGeometry",
+    "__version__",
+]
+
+_compat.jax_version()
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

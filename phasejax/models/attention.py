@@ -10,7 +10,7 @@ from phasejax.attention.rope import rotate
 from phasejax.compress.base import Compressor, Entries
 from phasejax.compress.static import StaticCompressor
 from phasejax.models.config import ModelConfig
-from phasejax.models.layers import linear, rms_norm, weight_init
+from phasejax.models.layers import Linear, project_together, rms_norm, weight_init
 from phasejax.typing import Array, Float, Hidden, Int
 
 
@@ -20,10 +20,10 @@ class Attention(nnx.Module):
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         self.config = config
         heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
-        self.query = linear(config, config.width, heads * dim, rngs=rngs)
-        self.key = linear(config, config.width, kv_heads * dim, rngs=rngs)
-        self.value = None if config.tie_kv else linear(config, config.width, kv_heads * dim, rngs=rngs)
-        self.output = linear(config, heads * dim, config.width, rngs=rngs)
+        self.query = Linear(config, config.width, heads * dim, rngs=rngs)
+        self.key = Linear(config, config.width, kv_heads * dim, rngs=rngs)
+        self.value = None if config.tie_kv else Linear(config, config.width, kv_heads * dim, rngs=rngs)
+        self.output = Linear(config, heads * dim, config.width, rngs=rngs)
         self.query_norm = rms_norm(config, dim, rngs=rngs) if config.qk_norm else None
         self.key_norm = rms_norm(config, dim, rngs=rngs) if config.qk_norm else None
         self.sink = nnx.Param(jnp.zeros(heads, jnp.dtype(config.param_dtype))) if config.sink else None
@@ -74,12 +74,17 @@ class Attention(nnx.Module):
         batch, tokens, _ = hidden.shape
         position = jnp.arange(tokens)
         wanted = position if output_positions is None else output_positions
-        source = hidden if output_positions is None else hidden[:, output_positions]
-        query = self.query(source).reshape(batch, -1, config.num_heads, config.head_dim)
+        key_value = [self.key] if self.value is None else [self.key, self.value]
+        if output_positions is None:
+            query, *exact = project_together(hidden, self.query, *key_value)
+        else:
+            query = self.query(hidden[:, output_positions])
+            exact = project_together(hidden, *key_value)
+        query = query.reshape(batch, -1, config.num_heads, config.head_dim)
+        exact = [x.reshape(batch, tokens, config.num_kv_heads, config.head_dim) for x in exact]
         query = self._finish(query, self.query_norm, wanted)
-        key = self.key(hidden).reshape(batch, tokens, config.num_kv_heads, config.head_dim)
-        key = self._finish(key, self.key_norm, position)
-        value = key if self.value is None else self.value(hidden).reshape(key.shape)
+        key = self._finish(exact[0], self.key_norm, position)
+        value = key if self.value is None else exact[1]
         entries = self._no_entries(batch) if self.compressor is None else self.compressor(hidden)
         entry_key = self._finish(entries.key, self.key_norm, entries.position)
         entry_value = entry_key if entries.value is None else entries.value

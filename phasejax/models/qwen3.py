@@ -7,7 +7,7 @@ from flax import nnx
 
 from phasejax.models.attention import Attention
 from phasejax.models.config import ModelConfig
-from phasejax.models.layers import SwiGLU, linear, rms_norm
+from phasejax.models.layers import Linear, SwiGLU, rms_norm
 from phasejax.typing import Array, Float, Hidden, Int, Logits, Tokens
 
 
@@ -48,7 +48,7 @@ class Qwen3(nnx.Module):
         )
         self.blocks = nnx.List([Block(config, rngs=rngs) for _ in range(config.num_layers)])
         self.norm = rms_norm(config, config.width, rngs=rngs)
-        self.head = None if config.tie_embeddings else linear(config, config.width, config.vocab_size, rngs=rngs)
+        self.head = None if config.tie_embeddings else Linear(config, config.width, config.vocab_size, rngs=rngs)
 
     def __call__(self, tokens: Tokens, *, output_positions: Int[Array, "Q"] | None = None) -> Logits:
         """Next-token logits.

@@ -36,6 +36,8 @@ class TaskConfig:
         num_fillers: distinct filler tokens.
         separation: filler tokens between a key and its value.
         demonstrations: solved queries before the last one.
+        span: the records stay within the last span tokens of the context, filler fills the rest; None
+            means the whole context. A curriculum widens it at one prompt length, hence one compilation.
         residues: M, a multiple of every stride that is compared.
 
     Raises:
@@ -49,6 +51,7 @@ class TaskConfig:
     num_fillers: int = 8
     separation: int = 0
     demonstrations: int = 7
+    span: int | None = None
     residues: int = 24
 
     def __post_init__(self) -> None:
@@ -62,11 +65,16 @@ class TaskConfig:
                 f"num_keys={self.num_keys} is smaller than num_records={self.num_records}: the keys of a prompt"
                 " are distinct, so raise num_keys."
             )
-        need = self.record_tokens + self.max_shift
-        if self.context < need:
+        if not 1 <= self.movable <= self.context:
             raise ValueError(
-                f"context={self.context} is too short: {self.num_records} records of {self.record_length} tokens"
-                f" moved over 3 x residues={self.residues} need {need} tokens. Raise context, or lower"
+                f"span={self.span} is not within 1 .. context={self.context}: lower span or raise context."
+            )
+        need = self.record_tokens + self.max_shift
+        if self.movable < need:
+            name = "context" if self.span is None else "span"
+            raise ValueError(
+                f"{name}={self.movable} is too short: {self.num_records} records of {self.record_length} tokens"
+                f" moved over 3 x residues={self.residues} need {need} tokens. Raise {name}, or lower"
                 " num_records or residues."
             )
 
@@ -79,6 +87,16 @@ class TaskConfig:
     def record_tokens(self) -> int:
         """Tokens of all records."""
         return self.num_records * self.record_length
+
+    @property
+    def movable(self) -> int:
+        """Tokens among which the records move."""
+        return self.context if self.span is None else self.span
+
+    @property
+    def free(self) -> int:
+        """Filler tokens that can stand before, between or after the records."""
+        return self.movable - self.record_tokens
 
     @property
     def max_shift(self) -> int:
@@ -143,17 +161,24 @@ class Content:
 
 
 def draw_content(task: TaskConfig, batch: int, rng: np.random.Generator) -> Content:
-    """Draws keys, values, fillers and queries; the queries of a prompt are distinct while records last."""
+    """Draws keys, values, fillers and queries.
+
+    The queries of a prompt are distinct where there are records enough. Where not, they repeat at random:
+    repeats at a fixed distance would teach copying by position instead of looking up.
+    """
     keys = np.argsort(rng.random((batch, task.num_keys), np.float32), axis=1)[:, : task.num_records]
-    order = np.argsort(rng.random((batch, task.num_records), np.float32), axis=1)
+    if task.num_records >= task.num_queries:
+        order = np.argsort(rng.random((batch, task.num_records), np.float32), axis=1)
+        queried = order[:, : task.num_queries].astype(np.int32)
+    else:
+        queried = rng.integers(task.num_records, size=(batch, task.num_queries), dtype=np.int32)
     values = rng.integers(task.num_values, size=(batch, task.num_records), dtype=np.int32)
     fillers = rng.integers(task.num_fillers, size=(batch, task.context), dtype=np.int32)
-    repeats = -(-task.num_queries // task.num_records)
     return Content(
         keys=(keys + task.num_fillers).astype(np.int32),
         values=values + (task.num_fillers + task.num_keys),
         fillers=fillers,
-        queried=np.tile(order, repeats)[:, : task.num_queries].astype(np.int32),
+        queried=queried,
     )
 
 
@@ -172,7 +197,7 @@ def draw_gaps(
     Returns:
         Length of the gap before each record and after the last, int32 [B, num_records + 1].
     """
-    batch, free = len(before), task.context - task.record_tokens
+    batch, free = len(before), task.free
     unit = rng.random((batch, free), np.float32)
     is_before = np.arange(free) < before[:, None]
     target = target[:, None]
@@ -183,7 +208,9 @@ def draw_gaps(
     slot = np.minimum(slot, task.num_records)
     flat = slot + np.arange(batch)[:, None] * (task.num_records + 1)
     counts = np.bincount(flat.ravel(), minlength=batch * (task.num_records + 1))
-    return counts.reshape(batch, task.num_records + 1).astype(np.int32)
+    gaps = counts.reshape(batch, task.num_records + 1).astype(np.int32)
+    gaps[:, 0] += task.context - task.movable
+    return gaps
 
 
 def assemble(task: TaskConfig, content: Content, gaps: np.ndarray) -> Prompts:
@@ -210,12 +237,11 @@ def assemble(task: TaskConfig, content: Content, gaps: np.ndarray) -> Prompts:
 def training_batch(task: TaskConfig, batch: int, seed: int, step: int) -> Prompts:
     """The training prompts of one step: half with prefix, half with in-sequence padding.
 
-    A pure function of its arguments. The target's shift is uniform over all the filler that the
-    context holds, so every phase is trained equally often.
+    A pure function of its arguments. The target's shift is uniform over all the filler that may
+    stand before it, so every phase is trained equally often.
     """
     rng = np.random.default_rng([seed, step])
     content = draw_content(task, batch, rng)
-    free = task.context - task.record_tokens
-    before = rng.integers(free + 1, size=batch)
+    before = rng.integers(task.free + 1, size=batch)
     spread = rng.random(batch) < 0.5
     return assemble(task, content, draw_gaps(task, before, content.queried[:, -1], spread, rng))

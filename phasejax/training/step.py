@@ -37,9 +37,9 @@ def make_optimizer(*, b1: float, b2: float, weight_decay: float, clip_norm: floa
     """AdamW at learning rate 1 behind a global-norm clip; weights decay, gains and biases do not."""
     return optax.chain(
         optax.clip_by_global_norm(clip_norm),
-        optax.adamw(
-            1.0, b1=b1, b2=b2, weight_decay=weight_decay, mask=lambda p: jax.tree.map(lambda x: x.ndim > 1, p)
-        ),
+        optax.flatten(optax.scale_by_adam(b1=b1, b2=b2)),
+        optax.add_decayed_weights(weight_decay, mask=lambda p: jax.tree.map(lambda x: x.ndim > 1, p)),
+        optax.scale(-1.0),
     )
 
 

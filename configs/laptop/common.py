@@ -1,0 +1,40 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""What all laptop runs share: a tiny Qwen3, the record lookup, one recipe for every variant.
+
+Two layers of width 64 with 4 query heads and 1 KV head of 16, untied, without a sink; 20 records in 113
+tokens, 64 keys and 64 values, residues modulo 24.
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict, config_dict
+
+from phasejax.training.config import RunConfig
+
+SHARED: dict[str, Any] = {
+    "seed": 0,
+    "recipe": "easy",
+    "num_layers": 2,
+    "width": 64,
+    "num_heads": 4,
+    "num_kv_heads": 1,
+    "head_dim": 16,
+    "mlp_width": 192,
+    "attention": "compressed",
+    "rope_theta": 10_000.0,
+    "tie_embeddings": False,
+    "init_std": None,
+}
+
+
+def laptop(name: str, **changes: Any) -> ConfigDict:
+    """The configuration of a laptop run: the shared one with some fields changed."""
+    flat = RunConfig.from_flat({"name": name, **SHARED, **changes}).flat()
+    optional = {"stride": int, "span": int, "init_std": float}
+    values = {
+        key: config_dict.placeholder(optional[key]) if key in optional and value is None else value
+        for key, value in flat.items()
+    }
+    values["curriculum"] = tuple(tuple(stage) for stage in flat["curriculum"])
+    return ConfigDict(values)

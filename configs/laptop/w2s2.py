@@ -1,0 +1,13 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""Windows of 2.
+
+    python -m scripts.train --config=configs/laptop/w2s2.py --workdir=runs/w2s2
+"""
+
+from configs.laptop.common import ConfigDict, laptop
+
+
+def get_config() -> ConfigDict:
+    """The run's flat configuration."""
+    return laptop("w2s2", window=2)

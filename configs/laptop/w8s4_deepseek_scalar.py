@@ -1,0 +1,13 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSeek-V4's kernel with one score a token.
+
+    python -m scripts.train --config=configs/laptop/w8s4_deepseek_scalar.py --workdir=runs/w8s4_deepseek_scalar
+"""
+
+from configs.laptop.common import ConfigDict, laptop
+
+
+def get_config() -> ConfigDict:
+    """The run's flat configuration."""
+    return laptop("w8s4_deepseek_scalar", window=8, stride=4, tie_kv=True, rope_fraction=0.125)

@@ -1,0 +1,302 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""Figures, drawn from a summary (or the metrics of runs) alone.
+
+Every function returns a matplotlib Figure; save it with phasejax.analysis.figures.save_figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phasejax.analysis.figures import BLUE, GREEN, GREY, INK, LINE, ORANGE, PANEL, grid, style
+from phasejax.analysis.runs import Run
+from phasejax.analysis.verdicts import Entry, can_show, follows, is_learned, percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PLACEBO = "#B8B8B8"
+
+Group = tuple[str, list[Entry]]
+
+
+def group_entries(summary: dict[str, Any]) -> list[Group]:
+    """Entries by variant and recipe, with a title; the seeds of a group share a panel.
+
+    Args:
+        summary: of phasejax.analysis.summarize.
+
+    Returns:
+        (title, entries) in the order of the summary.
+    """
+    several = len({entry["recipe"] for entry in summary["runs"]}) > 1
+    groups: dict[str, list[Entry]] = {}
+    for entry in summary["runs"]:
+        title = entry["variant"] + (f" ({entry['recipe']})" if several else "")
+        groups.setdefault(title[0].upper() + title[1:], []).append(entry)
+    return list(groups.items())
+
+
+def group_runs(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
+    """Runs that have training metrics, grouped and titled as group_entries does."""
+    several = len({run.recipe for run in runs}) > 1
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        if any("accuracy" in line for line in run.metrics):
+            title = run.variant.label + (f" ({run.recipe})" if several else "")
+            groups.setdefault(title[0].upper() + title[1:], []).append(run)
+    return list(groups.items())
+
+
+def _block(entry: Entry, condition: str) -> dict[str, Any] | None:
+    return entry if condition == "prefix" else entry.get(condition)
+
+
+def _colour(entry: Entry) -> str:
+    return GREY if entry["control"] else BLUE
+
+
+def _mean_of(blocks: Sequence[dict[str, Any]], name: str) -> str:
+    return percent(float(np.mean([block[name] for block in blocks])))
+
+
+def set_title(axes: Axes, title: str, pad: float = 18) -> None:
+    """A title that is set smaller where it is too long for a panel."""
+    size = min(10.0, 10.0 * 38 / len(title))
+    axes.set_title(title, fontweight="bold", pad=pad, fontsize=size)
+
+
+def draw_accuracy(axes: Axes, group: Group, condition: str = "prefix") -> None:
+    """Accuracy by residue with 95% Wilson bands; the worst residue of each seed is marked."""
+    title, entries = group
+    blocks = [block for entry in entries if (block := _block(entry, condition))]
+    residues = max((block["residues"] for block in blocks), default=24)
+    stride = entries[0]["stride"]
+    for edge in np.arange(0, residues + 1, stride) if stride else ():
+        axes.axvline(edge - 0.5, color=LINE, linewidth=0.9, zorder=0)
+    for block in blocks:
+        x, y = np.arange(block["residues"]), 100 * np.array(block["accuracy"])
+        low, high = (100 * np.array(block[f"accuracy_{end}"]) for end in ("low", "high"))
+        colour = _colour(entries[0])
+        axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(x, y, color=colour, linewidth=1.4, marker="o", markersize=2.2)
+        worst = int(np.argmin(y))
+        axes.plot([worst], [y[worst]], "o", color=ORANGE, markersize=4.5, zorder=3)
+    axes.set(xlim=(-0.5, residues - 0.5), ylim=(0, 102), yticks=[0, 25, 50, 75, 100])
+    step = stride if stride and stride > 3 else 6 if residues % 6 == 0 else 4
+    axes.set_xticks(np.arange(0, residues, step))
+    set_title(axes, title)
+    if blocks:
+        numbers = " · ".join(
+            f"{name} {_mean_of(blocks, name)}" for name in ("mean", "worst", "gap")
+        )
+        axes.text(0, 1.05, numbers, transform=axes.transAxes, color=GREY, fontsize=8.5)
+    axes.set(xlabel="key position modulo " + str(residues), ylabel="accuracy (%)")
+
+
+def draw_scan(axes: Axes, group: Group, condition: str = "prefix") -> None:
+    """Evidence for every period: the stride, its multiples (lighter) and placebos (grey).
+
+    The dashed line is the 95% quantile of the largest value under the permutation null.
+    """
+    title, entries = group
+    stride = entries[0]["stride"]
+    blocks = [block for entry in entries if (block := _block(entry, condition))]
+    for i, block in enumerate(blocks):
+        scan = block["scan"]
+        periods = np.array(scan["periods"])
+        multiple = "#9CC9E3" if stride else PLACEBO
+        colours = [
+            BLUE if p == stride else multiple if p % (stride or 1) == 0 else PLACEBO
+            for p in periods
+        ]
+        width = 0.8 / len(blocks)
+        left = periods - 0.4 + width * (i + 0.5)
+        axes.bar(left, np.maximum(scan["statistic"], 0.02), width=width, color=colours)
+        axes.axhline(scan["null_quantile"], color=ORANGE, linewidth=1, linestyle=(0, (4, 2)))
+    axes.set_yscale("symlog", linthresh=5, linscale=1.2)
+    highest = max((max(block["scan"]["statistic"]) for block in blocks), default=0)
+    ticks = [t for t in (0, 2, 5, 10, 100, 1000) if t <= max(10.0, 1.2 * highest)]
+    axes.set_ylim(0, max(10.0, 1.6 * highest))
+    axes.set_yticks(ticks, [str(t) for t in ticks])
+    axes.minorticks_off()
+    last = max((block["residues"] for block in blocks), default=24)
+    axes.set_xticks([p for p in (2, 4, 6, 8, 12, 16, 20, 24) if p <= last])
+    axes.set_xlim(1.3, last + 0.7)
+    set_title(axes, title)
+    found = ", ".join("none" if b["period"] is None else str(b["period"]) for b in blocks)
+    text = f"period found: {found}" + (f" · stride {stride}" if stride else "")
+    axes.text(0, 1.05, text, transform=axes.transAxes, color=GREY, fontsize=8.5)
+    axes.set(xlabel="period tried", ylabel="evidence")
+
+
+def accuracy_figure(summary: dict[str, Any], condition: str = "prefix", columns: int = 3) -> Figure:
+    """Accuracy by residue, one panel a variant, controls in grey.
+
+    Args:
+        summary: of phasejax.analysis.summarize.
+        condition: "prefix" or "in_sequence".
+        columns: panels in a row.
+
+    Returns:
+        The figure; light vertical lines are the borders of the strides.
+    """
+    groups = group_entries(summary)
+    with style():
+        figure, axes = grid(len(groups), columns)
+        for one, group in zip(axes, groups, strict=True):
+            draw_accuracy(one, group, condition)
+    return figure
+
+
+def scan_figure(summary: dict[str, Any], condition: str = "prefix", columns: int = 3) -> Figure:
+    """Period scans, one panel a variant; see draw_scan and accuracy_figure."""
+    groups = group_entries(summary)
+    with style():
+        figure, axes = grid(len(groups), columns)
+        for one, group in zip(axes, groups, strict=True):
+            draw_scan(one, group, condition)
+    return figure
+
+
+def training_figure(runs: Sequence[Run], columns: int = 3) -> Figure:
+    """Training accuracy by step, one panel a variant; a dotted line where a stage ends.
+
+    Args:
+        runs: of load_runs; those without metrics are left out.
+        columns: panels in a row.
+
+    Returns:
+        The figure.
+    """
+    groups = group_runs(runs)
+    with style():
+        figure, axes = grid(max(len(groups), 1), columns, (PANEL[0], 1.9))
+        for one, (title, members) in zip(axes, groups, strict=False):
+            for run in members:
+                lines = [line for line in run.metrics if "accuracy" in line]
+                step = np.array([line["step"] for line in lines])
+                accuracy = 100 * np.array([line["accuracy"] for line in lines])
+                one.plot(step, accuracy, color=GREY if run.is_control else BLUE, linewidth=1.2)
+                stage = np.array([line.get("stage", 0) for line in lines])
+                for end in np.flatnonzero(stage[1:] != stage[:-1]):
+                    one.axvline(step[end + 1], color=LINE, linewidth=0.9, linestyle=":")
+            one.set(ylim=(0, 102), yticks=[0, 50, 100], xlabel="step", ylabel="accuracy (%)")
+            set_title(one, title, pad=6)
+        if not groups:
+            axes[0].set_axis_off()
+            axes[0].text(0, 0.5, "no training metrics", color=GREY)
+    return figure
+
+
+def gate_figure(entry: Entry) -> Figure:
+    """Gate mass by phase of one run, relative to a uniform gate: a row a head.
+
+    Args:
+        entry: of a summary's runs, with gates.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: the entry has no gates.
+    """
+    if not entry["gates"]:
+        raise ValueError(f"{entry['name']} has no gate captures: capture its gates first.")
+    names = [
+        f"layer {row['layer']} {row['branch']}" + (f" {head}" if len(row["static"]) > 1 else "")
+        for row in entry["gates"]
+        for head in range(len(row["static"]))
+    ]
+    mass = np.array([head for row in entry["gates"] for head in row["mass_by_phase"]])
+    with style():
+        figure, (axes,) = grid(1, 1, (PANEL[0] + 0.6, 1.0 + 0.28 * len(mass)))
+        figure.subplots_adjust(left=0.26)
+        bound = max(2.0, float(mass.max()))
+        axes.imshow(mass, cmap="cividis", vmin=0, vmax=bound, aspect="auto")
+        for (row, phase), value in np.ndenumerate(mass):
+            colour = INK if value > 0.5 * bound else "#FFFFFF"
+            axes.text(phase, row, f"{value:.1f}", ha="center", va="center", color=colour, size=7.5)
+        axes.set_xticks(range(mass.shape[1]))
+        axes.set_yticks(range(len(names)), names)
+        axes.set(xlabel="phase")
+        axes.set_title(f"{entry['variant']}, seed {entry['seed']}", fontweight="bold")
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+    return figure
+
+
+def hero_figure(summary: dict[str, Any]) -> Figure:
+    """The finding in two panels: a dip where the control has none, and its period is the stride.
+
+    Args:
+        summary: of phasejax.analysis.summarize.
+
+    Returns:
+        The figure, wide, for the top of a README.
+    """
+    shown = [entry for entry in summary["runs"] if not entry["control"] and is_learned(entry)]
+    plain = [entry for entry in shown if not entry["differences"]] or shown
+    with style():
+        figure, (left, right) = grid(2, 2, (4.2, 3.0))
+        if plain:
+            example = max(plain, key=lambda e: (e["stride"] == 8 == e["window"], e["gap"]))
+            controls = [
+                e
+                for e in summary["runs"]
+                if e["control"] and is_learned(e) and e["recipe"] == example["recipe"]
+            ]
+            for entry in [*controls[:1], example]:
+                x, y = np.arange(entry["residues"]), 100 * np.array(entry["accuracy"])
+                ends = (100 * np.array(entry[f"accuracy_{end}"]) for end in ("low", "high"))
+                left.fill_between(x, *ends, color=_colour(entry), alpha=0.2, linewidth=0)
+                label = entry["variant"] + ("" if entry["control"] else " compression")
+                left.plot(x, y, color=_colour(entry), linewidth=1.8, marker="o", ms=3, label=label)
+            for edge in range(0, example["residues"] + 1, example["stride"]):
+                left.axvline(edge - 0.5, color=LINE, linewidth=0.9, zorder=0)
+            left.set_xticks(range(0, example["residues"], max(example["stride"], 4)))
+            left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+            left.set_xlabel(f"position of the key, modulo {example['residues']}")
+            dips = follows(example) and not any(e["period"] for e in controls)
+            title = "Recall dips once every chunk" if dips else "Recall by position"
+            left.set_title(title, fontweight="bold")
+        left.set(ylim=(0, 102), ylabel="recall (%)")
+        _draw_strides(right, shown)
+    return figure
+
+
+def _draw_strides(axes: Axes, entries: Sequence[Entry]) -> None:
+    """Period found against stride; runs at the ceiling, which can show none, are hollow."""
+    marks: dict[tuple[int, int, bool], int] = {}
+    for entry in entries:
+        key = (entry["stride"], entry["period"] or 0, can_show(entry))
+        marks[key] = marks.get(key, 0) + 1
+    follow = any(marks) and all(s == p for s, p, able in marks if able)
+    title = "The period is the stride" if follow else "Period found, by stride"
+    top = max([12, *(max(stride, period) for stride, period, _ in marks)]) + 1.5
+    axes.plot([0, top], [0, top], color=LINE, linewidth=1.2, zorder=0)
+    for (stride, period, able), count in marks.items():
+        colour = GREY if not able else GREEN if stride == period else ORANGE
+        face = colour if able else "none"
+        size = 60 + 14 * (count - 1)
+        axes.scatter([stride], [period], s=size, facecolor=face, edgecolor=colour, zorder=3)
+        text = (f"{count} runs" if count > 1 else "") if able else "at the ceiling"
+        if text:
+            axes.annotate(
+                text,
+                (stride, period),
+                (8, -3 if not able else -10),
+                textcoords="offset points",
+                color=GREY,
+            )
+    axes.set(xlim=(0, top), ylim=(-0.8, top), xlabel="stride of the compressor")
+    ticks = sorted({stride for stride, _, _ in marks} | {2, 4, 6, 8, 12})
+    axes.set_xticks(ticks)
+    axes.set_yticks([0, *ticks], ["none", *map(str, ticks)])
+    axes.set(ylabel="period found")
+    axes.set_title(title, fontweight="bold")

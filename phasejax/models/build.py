@@ -1,0 +1,29 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""From a configuration to a model's structure and parameters."""
+
+import jax
+from flax import nnx
+
+from phasejax.models.config import ModelConfig
+from phasejax.models.qwen3 import Qwen3
+
+
+def model_structure(config: ModelConfig) -> nnx.GraphDef:
+    """The model without its parameters; nothing is allocated."""
+    graph, _ = nnx.split(nnx.eval_shape(lambda: Qwen3(config, rngs=nnx.Rngs(0))))
+    return graph
+
+
+def init_params(config: ModelConfig, seed: int) -> nnx.State:
+    """Fresh parameters, a pure function of the configuration and the seed.
+
+    The generator is "rbg", which compiles in half the time of the default one.
+    """
+
+    @jax.jit
+    def init() -> nnx.State:
+        key = jax.random.key(seed, impl="rbg")
+        return nnx.state(Qwen3(config, rngs=nnx.Rngs(params=key)), nnx.Param)
+
+    return init()

@@ -1,0 +1,187 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""The crossed evaluation design: every document at every residue, with matched position moments.
+
+A document's target is moved by shifts 0 .. 3 M - 1, shift = r + M (k + 1): r runs over all M residues and
+k in {-1, 0, 1} is drawn so that the mean and the variance of the target's position are the same at every
+residue. With f = (r - (M - 1) / 2) / M and v = 1/2,
+
+    P(k = +1) = (v + f^2 - f) / 2     P(k = -1) = (v + f^2 + f) / 2     P(k = 0) = 1 - v - f^2
+
+gives E[r + M k] = (M - 1) / 2 and Var[r + M k] = M^2 v for every r. Without it a trend along the context
+would pass for a dependence on the phase.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from phasejax.tasks.record_lookup import (
+    Content,
+    Padding,
+    Prompts,
+    TaskConfig,
+    assemble,
+    draw_content,
+    draw_gaps,
+)
+
+SPREAD = 0.5  # v: half of M^2 is the variance of a shift
+CANDIDATES = 64
+DESIGN_STREAM = 1  # keeps evaluation documents apart from training batches of the same seed
+
+
+def shift_probabilities(residues: int) -> np.ndarray:
+    """Probability of k = -1, 0, +1 for each residue, float64 [M, 3]."""
+    f = (np.arange(residues) - (residues - 1) / 2) / residues
+    return np.stack([(SPREAD + f**2 + f) / 2, 1 - SPREAD - f**2, (SPREAD + f**2 - f) / 2], axis=1)
+
+
+def shift_counts(residues: int, documents: int) -> np.ndarray:
+    """How many of the documents take k = -1, 0, +1, by largest remainder, int [M, 3].
+
+    The counts are exact, and so are the moments, where documents is a multiple of 8 M^2.
+    """
+    exact = shift_probabilities(residues) * documents
+    counts = np.floor(exact).astype(int)
+    order = np.argsort(-(exact - counts), axis=1, kind="stable")
+    rank = np.argsort(order, axis=1, kind="stable")
+    return counts + (rank < (documents - counts.sum(1))[:, None])
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments:
+    """How equal the target position's moments are over residues.
+
+    Attributes:
+        mean: mean position, over all prompts, in tokens.
+        deviation: standard deviation of the position, in tokens.
+        mean_spread: largest minus smallest mean over residues, in tokens.
+        deviation_spread: largest minus smallest standard deviation over residues, in tokens.
+    """
+
+    mean: float
+    deviation: float
+    mean_spread: float
+    deviation_spread: float
+
+
+def moments(position: np.ndarray) -> Moments:
+    """Moments of the target positions of a crossed design, int [documents, M]."""
+    mean, deviation = position.mean(0), position.std(0)
+    return Moments(float(position.mean()), float(position.std()), float(np.ptp(mean)), float(np.ptp(deviation)))
+
+
+def check_moments(position: np.ndarray) -> Moments:
+    """The moments, once they are found equal to within what the number of documents allows.
+
+    One document more or less at k changes a residue's mean by M / documents and its variance by at most
+    3 M^2 / documents; the design may miss by a few documents, not by more.
+
+    Raises:
+        ValueError: if they differ by more, naming the spreads.
+    """
+    found = moments(position)
+    documents, residues = position.shape
+    mean_limit = 6 * residues / documents
+    deviation_limit = 6 * 3 * residues**2 / documents / (2 * found.deviation)
+    if found.mean_spread > mean_limit or found.deviation_spread > deviation_limit:
+        raise ValueError(
+            f"The target position's moments differ over residues: means by {found.mean_spread:.2f} tokens"
+            f" (limit {mean_limit:.2f}), deviations by {found.deviation_spread:.2f} (limit"
+            f" {deviation_limit:.2f}). Use more documents or draw shifts with draw_shifts."
+        )
+    return found
+
+
+def draw_shifts(offsets: np.ndarray, residues: int, rng: np.random.Generator) -> np.ndarray:
+    """Draws the shift of every (document, residue), int [documents, M].
+
+    Counts of k are balanced over documents at every r; of several such draws the one with the most equal
+    moments is kept.
+
+    Args:
+        offsets: position of each document's target at shift 0, int [documents].
+        residues: M.
+        rng: randomness.
+
+    Returns:
+        shift[d, m] such that (offsets[d] + shift[d, m]) % M == m.
+    """
+    documents = len(offsets)
+    counts = shift_counts(residues, documents)
+    ladder = np.stack([np.repeat([0, 1, 2], row) for row in counts])  # [M, documents]
+    rows = np.arange(documents)[:, None]
+    r = (np.arange(residues) - offsets[:, None]) % residues
+    best, best_score = None, np.inf
+    for _ in range(CANDIDATES):
+        k = rng.permuted(ladder, axis=1).T
+        shift = r + residues * k[rows, r]
+        found = moments(offsets[:, None] + shift)
+        score = found.mean_spread + found.deviation_spread
+        if score < best_score:
+            best, best_score = shift, score
+    return best
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossedDesign:
+    """All evaluation prompts of one padding kind.
+
+    Attributes:
+        task: the task.
+        padding: how filler moves the target.
+        content: what each document says.
+        shift: filler tokens before the target beyond its offset, int [documents, M].
+        position: position of the target key, int [documents, M]; position % M is the column.
+        seed: seed of the documents.
+    """
+
+    task: TaskConfig
+    padding: Padding
+    content: Content
+    shift: np.ndarray
+    position: np.ndarray
+    seed: int
+
+    def batches(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray, Prompts]]:
+        """Yields (document, residue, prompts) for up to `size` prompts at a time, document by document."""
+        documents, residues = self.shift.shape
+        for first in range(0, documents * residues, size):
+            flat = np.arange(first, min(first + size, documents * residues))
+            document, residue = np.divmod(flat, residues)
+            content = self.content.take(document)
+            spread = np.full(len(flat), self.padding == "in_sequence")
+            rng = np.random.default_rng([self.seed, DESIGN_STREAM + 1, first])
+            target = content.queried[:, -1]
+            gaps = draw_gaps(self.task, self.shift[document, residue], target, spread, rng)
+            yield document, residue, assemble(self.task, content, gaps)
+
+
+def crossed_design(task: TaskConfig, documents: int, padding: Padding, seed: int) -> CrossedDesign:
+    """Draws the documents and their shifts; a pure function of its arguments.
+
+    Raises:
+        ValueError: if the moments of the target position are not equal over residues.
+    """
+    rng = np.random.default_rng([seed, DESIGN_STREAM])
+    content = draw_content(task, documents, rng)
+    # Targets are spread evenly over the records. The demonstrations must stay other records.
+    target = np.arange(documents) % task.num_records
+    content = dataclasses.replace(content, queried=_with_target(content.queried, target))
+    lead = task.context - task.movable
+    offsets = lead + target * task.record_length
+    shift = draw_shifts(offsets, task.residues, rng)
+    position = offsets[:, None] + shift
+    check_moments(position)
+    return CrossedDesign(task, padding, content, shift, position, seed)
+
+
+def _with_target(queried: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Puts the target last; where a demonstration asked for it, that one takes the former last."""
+    queried = queried.copy()
+    demonstrations = queried[:, :-1]
+    queried[:, :-1] = np.where(demonstrations == target[:, None], queried[:, -1:], demonstrations)
+    queried[:, -1] = target
+    return queried

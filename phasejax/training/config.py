@@ -1,0 +1,210 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""What one run is: a model, a task, a recipe and an evaluation, with one flat view for files and flags."""
+
+import dataclasses
+from typing import Any
+
+from phasejax.models.config import ModelConfig
+from phasejax.tasks.record_lookup import TaskConfig
+from phasejax.validation import check_at_least, nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One step of the curriculum: shorter prompts of the same task.
+
+    Attributes:
+        num_records: records in the prompt.
+        span: tokens among which they move.
+        context: context tokens of the prompt; each distinct one compiles once.
+        max_steps: steps after which the stage ends whatever its accuracy.
+    """
+
+    num_records: int
+    span: int
+    context: int
+    max_steps: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """How a model is trained.
+
+    Attributes:
+        curriculum: stages before the task itself, each (num_records, span, context, max_steps). A stage ends
+            when the training accuracy over check_every steps reaches advance_accuracy.
+        final_steps: steps on the task itself, with a cosine learning rate.
+        advance_accuracy: bar that ends a stage.
+        check_every: steps between looks at the accuracy; also the logging period.
+        checkpoint_every: steps between checkpoints.
+        keep_checkpoints: newest checkpoints kept.
+        batch_size: prompts a step.
+        microbatch: prompts whose gradients are computed at once.
+        learning_rate: AdamW learning rate after warm-up.
+        final_learning_rate: fraction of it that remains at the end.
+        warmup_steps: linear warm-up from the first step.
+        b1: AdamW's decay of the first moment.
+        b2: AdamW's decay of the second moment.
+        weight_decay: decoupled decay of matrices.
+        clip_norm: largest global norm of a gradient.
+    """
+
+    curriculum: tuple[tuple[int, int, int, int], ...] = ()
+    final_steps: int = 500
+    advance_accuracy: float = 0.9
+    check_every: int = 25
+    checkpoint_every: int = 200
+    keep_checkpoints: int = 2
+    batch_size: int = 32
+    microbatch: int = 8
+    learning_rate: float = 5e-3
+    final_learning_rate: float = 0.05
+    warmup_steps: int = 50
+    b1: float = 0.9
+    b2: float = 0.98
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("final_steps", "check_every", "keep_checkpoints", "batch_size", "microbatch", "warmup_steps"):
+            check_at_least(self, name, 1)
+        if self.batch_size % self.microbatch:
+            raise ValueError(
+                f"batch_size={self.batch_size} is not a multiple of microbatch={self.microbatch}: change either."
+            )
+        steps = {"final_steps": self.final_steps, "checkpoint_every": self.checkpoint_every}
+        steps |= {f"curriculum[{i}].max_steps": s.max_steps for i, s in enumerate(self.stages)}
+        for name, value in steps.items():
+            if value < 1 or value % self.check_every:
+                raise ValueError(
+                    f"{name}={value} is not a positive multiple of check_every={self.check_every}: stages end and"
+                    " checkpoints are written when the accuracy is looked at. Change either."
+                )
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The curriculum, typed."""
+        if any(len(stage) != 4 for stage in self.curriculum):
+            raise ValueError(
+                f"curriculum={self.curriculum}: every stage is (num_records, span, context, max_steps)."
+            )
+        return tuple(Stage(*stage) for stage in self.curriculum)
+
+    @property
+    def max_steps(self) -> int:
+        """Steps if no stage ends early."""
+        return sum(stage.max_steps for stage in self.stages) + self.final_steps
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+    """How a model is evaluated.
+
+    Attributes:
+        eval_documents: documents, each seen at every residue.
+        eval_seed: seed of the documents, the same for every run that is compared.
+        eval_batch: prompts a forward pass.
+        gate_documents: documents whose gate weights are stored.
+    """
+
+    eval_documents: int = 400
+    eval_seed: int = 20_000
+    eval_batch: int = 96
+    gate_documents: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("eval_documents", "eval_batch"):
+            check_at_least(self, name, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """One run.
+
+    Attributes:
+        name: name in tables; controls start with "full".
+        recipe: name of the task and recipe; runs of one recipe share a control.
+        seed: seed of parameters and training prompts.
+        model: the decoder; its vocab_size is the task's.
+        task: the prompts.
+        train: the recipe.
+        evaluation: the evaluation.
+    """
+
+    name: str
+    recipe: str
+    seed: int
+    model: ModelConfig
+    task: TaskConfig
+    train: TrainConfig
+    evaluation: EvalConfig
+
+    def __post_init__(self) -> None:
+        if self.model.vocab_size != self.task.vocab_size:
+            raise ValueError(
+                f"vocab_size={self.model.vocab_size}, but the task has {self.task.vocab_size} tokens: leave it out."
+            )
+        if self.model.attention == "compressed":
+            self._check_grid()
+        for stage in self.train.stages:
+            stage_task(self.task, stage)
+
+    def _check_grid(self) -> None:
+        grid = self.model.geometry
+        if grid.window > self.task.context:
+            raise ValueError(
+                f"window={grid.window} is larger than context={self.task.context}, so no entry would ever be"
+                " complete: lower window or raise context."
+            )
+        if self.task.residues % grid.stride:
+            raise ValueError(
+                f"residues={self.task.residues} is not a multiple of stride={grid.stride}, so the phases of a"
+                " residue would differ: choose residues a common multiple of the strides compared."
+            )
+
+    def flat(self) -> dict[str, Any]:
+        """All fields in one dictionary, as files and flags name them."""
+        flat = {"name": self.name, "recipe": self.recipe, "seed": self.seed}
+        for group in GROUPS:
+            flat |= dataclasses.asdict(getattr(self, group))
+        del flat["vocab_size"]
+        flat["curriculum"] = [list(stage) for stage in self.train.curriculum]
+        return flat
+
+    @classmethod
+    def from_flat(cls, flat: dict[str, Any]) -> "RunConfig":
+        """Builds and checks a run from the flat view.
+
+        Raises:
+            ValueError: for an unknown field, naming the closest one, and for any value that does not fit.
+        """
+        fields = {name: {f.name for f in dataclasses.fields(group)} for name, group in GROUPS.items()}
+        known = {"name", "recipe", "seed"} | set().union(*fields.values()) - {"vocab_size"}
+        for name in flat:
+            if name not in known:
+                raise ValueError(f"Unknown config field {name!r}: {nearest(name, known)}")
+        values = dict(flat)
+        if "curriculum" in values:
+            values["curriculum"] = tuple(tuple(stage) for stage in values["curriculum"])
+        parts = {name: {k: values[k] for k in values.keys() & own} for name, own in fields.items()}
+        task = TaskConfig(**parts["task"])
+        return cls(
+            name=values["name"],
+            recipe=values["recipe"],
+            seed=values["seed"],
+            model=ModelConfig(**parts["model"], vocab_size=task.vocab_size),
+            task=task,
+            train=TrainConfig(**parts["train"]),
+            evaluation=EvalConfig(**parts["evaluation"]),
+        )
+
+
+GROUPS = {"model": ModelConfig, "task": TaskConfig, "train": TrainConfig, "evaluation": EvalConfig}
+
+
+def stage_task(task: TaskConfig, stage: Stage) -> TaskConfig:
+    """The prompts of a curriculum stage."""
+    return dataclasses.replace(
+        task, num_records=stage.num_records, span=stage.span, context=stage.context, residues=1
+    )

@@ -1,0 +1,193 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop: stages, checkpoints, metrics, resume.
+
+The same call again continues where the last one stopped, bit for bit: prompts are a function of (seed,
+step), and checkpoints fall on steps where nothing else is pending.
+"""
+
+import dataclasses
+import functools
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from phasejax.checkpoints.store import CheckpointStore
+from phasejax.models.build import init_params, model_structure
+from phasejax.tasks.record_lookup import training_batch
+from phasejax.training.config import RunConfig
+from phasejax.training.curriculum import Position, advance, is_finished, learning_rate, task_at
+from phasejax.training.metrics import MetricsLog
+from phasejax.training.sharding import ShardingRules, data_mesh
+from phasejax.training.step import TrainState, make_optimizer, train_step
+from phasejax.training.workdir import claim_workdir
+
+CHECKPOINTS = "checkpoints"
+Report = Callable[[dict[str, Any]], None]
+
+
+class TrainingDiverged(FloatingPointError):
+    """A metric stopped being finite; the message names it and the step."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What training left behind.
+
+    Attributes:
+        params: parameters of the model.
+        graph: structure of the model.
+        position: where training stands.
+        finished: False if it was asked to stop early.
+    """
+
+    params: nnx.State
+    graph: nnx.GraphDef
+    position: Position
+    finished: bool
+
+
+def _optimizer(config: RunConfig) -> optax.GradientTransformation:
+    train = config.train
+    return make_optimizer(
+        b1=train.b1, b2=train.b2, weight_decay=train.weight_decay, clip_norm=train.clip_norm
+    )
+
+
+def initial_state(config: RunConfig) -> TrainState:
+    """Fresh parameters and optimizer state."""
+    params = init_params(config.model, config.seed)
+    return TrainState(params, jax.jit(_optimizer(config).init)(params))
+
+
+def _checkpoint_tree(state: TrainState, position: Position) -> dict[str, Any]:
+    numbers = {name: np.int64(value) for name, value in dataclasses.asdict(position).items()}
+    return {"params": nnx.to_pure_dict(state.params), "opt_state": state.opt_state, "position": numbers}
+
+
+def restore(config: RunConfig, workdir: str | os.PathLike, store: CheckpointStore) -> tuple[TrainState, Position]:
+    """The newest readable checkpoint, or a fresh state if the run has none.
+
+    Raises:
+        ValueError: if checkpoints were written and none can be read.
+    """
+    state = initial_state(config)
+    found = store.restore(_checkpoint_tree(state, Position()))
+    if found is None:
+        if (Path(workdir) / STARTED).exists():
+            raise ValueError(
+                f"The run in {workdir} had checkpoints, and none is left in {store.directory}: restore them, or"
+                " delete the workdir to train from scratch."
+            )
+        return state, Position()
+    _, tree = found
+    params = state.params
+    nnx.replace_by_pure_dict(params, tree["params"])
+    position = Position(**{name: int(value) for name, value in tree["position"].items()})
+    return TrainState(params, tree["opt_state"]), position
+
+
+STARTED = "checkpointed"
+
+
+def _check_finite(rows: list[dict[str, float]], last_step: int) -> None:
+    for index, row in enumerate(rows):
+        for name, value in row.items():
+            if not math.isfinite(value):
+                step = last_step - len(rows) + 1 + index
+                raise TrainingDiverged(
+                    f"{name} is {value} at step {step}: lower learning_rate or clip_norm. The last good checkpoint"
+                    " is kept."
+                )
+
+
+def train(
+    config: RunConfig,
+    workdir: str | os.PathLike,
+    *,
+    rules: ShardingRules | None = None,
+    report: Report | None = None,
+    stop: threading.Event | None = None,
+) -> Trained:
+    """Trains a run to its end, from its newest checkpoint if it has one.
+
+    Args:
+        config: the run.
+        workdir: its folder: config.json, metrics.jsonl, checkpoints/.
+        rules: logical axes to mesh axes.
+        report: called with every logged row.
+        stop: when set, training checkpoints at the next look and returns unfinished.
+
+    Raises:
+        ValueError: if workdir holds another run, or its checkpoints cannot be read.
+        TrainingDiverged: at the first loss, accuracy or gradient norm that is not finite.
+    """
+    claim_workdir(workdir, config)
+    rules = rules or ShardingRules()
+    every = config.train.check_every
+    mesh = data_mesh(config.train.microbatch)
+    batch_sharding = rules.sharding(mesh, "accumulation", "batch", "tokens")
+    store = CheckpointStore(Path(workdir) / CHECKPOINTS, keep=config.train.keep_checkpoints)
+    log = None
+    try:
+        with jax.set_mesh(mesh):
+            state, position = restore(config, workdir, store)
+            state = jax.device_put(state, rules.sharding(mesh))
+            graph = model_structure(config.model)
+            step_fn = jax.jit(
+                functools.partial(train_step, graph=graph, optimizer=_optimizer(config)), donate_argnums=0
+            )
+            log = MetricsLog(workdir, resume_step=position.step)
+            while not is_finished(config, position):
+                began = time.perf_counter()
+                task = task_at(config, position.stage)
+                queries = jnp.asarray(task.query_positions)
+                pending, rate = [], 0.0
+                for _ in range(every):
+                    prompts = training_batch(task, config.train.batch_size, config.seed, position.step)
+                    shape = (-1, config.train.microbatch)
+                    batch = [x.reshape(*shape, x.shape[1]) for x in (prompts.tokens, prompts.answers)]
+                    batch = jax.device_put(batch, batch_sharding)
+                    rate = learning_rate(config, position)
+                    state, metrics = step_fn(state, *batch, queries, jnp.float32(rate))
+                    pending.append(metrics)
+                    position = dataclasses.replace(
+                        position, step=position.step + 1, stage_step=position.stage_step + 1
+                    )
+                rows = [{k: float(v) for k, v in row.items()} for row in jax.device_get(pending)]
+                _check_finite(rows, position.step)
+                means = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+                row = {
+                    "step": position.step,
+                    "stage": position.stage,
+                    "stage_step": position.stage_step,
+                    **means,
+                    "learning_rate": rate,
+                    "seconds": time.perf_counter() - began,
+                }
+                log.write(row)
+                position = advance(config, position, means["accuracy"])
+                if report is not None:
+                    report(row)
+                stopping = stop is not None and stop.is_set()
+                due = position.step % config.train.checkpoint_every == 0
+                if due or stopping or is_finished(config, position):
+                    store.save(position.step, _checkpoint_tree(state, position))
+                    (Path(workdir) / STARTED).touch()
+                if stopping:
+                    break
+            return Trained(state.params, graph, position, is_finished(config, position))
+    finally:
+        store.close()
+        if log is not None:
+            log.close()

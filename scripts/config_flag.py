@@ -1,0 +1,41 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""The --config flag: a Python file whose get_config() returns the flat view of a run."""
+
+from absl import app, flags
+from ml_collections import ConfigDict, config_flags
+
+from phasejax.training.config import RunConfig
+from phasejax.validation import nearest
+
+
+def define_config_flag() -> flags.FlagHolder:
+    """Defines --config=FILE and --config.FIELD=VALUE."""
+    return config_flags.DEFINE_config_file(
+        "config", None, "Python file with get_config(); --config.FIELD=VALUE changes a field.", lock_config=True
+    )
+
+
+def to_run_config(flat: ConfigDict) -> RunConfig:
+    """The checked configuration; a mistake ends the program with one line.
+
+    Raises:
+        app.UsageError: with the message of the check that failed.
+    """
+    try:
+        return RunConfig.from_flat(flat.to_dict())
+    except ValueError as error:
+        raise app.UsageError(str(error)) from error
+
+
+def check_fields(argv: list[str], known: set[str]) -> None:
+    """Names the closest field to a misspelt --config.FIELD, before flags are parsed.
+
+    Raises:
+        app.UsageError: for the first unknown field.
+    """
+    for argument in argv:
+        if argument.startswith(("--config.", "-config.")):
+            name = argument.split("=")[0].split(".", 1)[1]
+            if name not in known:
+                raise app.UsageError(f"Unknown config field {name!r}: {nearest(name, known)}")

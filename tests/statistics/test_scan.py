@@ -1,0 +1,160 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pytest
+
+from phasejax.statistics import DEAD_PHASE, PeriodScan, draw_correct, draw_positions, scan_periods
+from phasejax.statistics.periodicity import known_period_test, nuisance_basis
+from phasejax.statistics.scan import find_period, nested_test
+
+
+def scan(profile: object, documents: int, seed: int, residues: int = 24) -> PeriodScan:
+    position = draw_positions(documents, residues, seed)
+    correct = draw_correct(position, profile, seed + 10_000)
+    return scan_periods(
+        correct, position, permutations=199, nested_permutations=199, nested_level=0.01, seed=seed
+    )
+
+
+def cosine(period: int, amplitude: float) -> np.ndarray:
+    return 0.5 + amplitude * np.cos(2 * np.pi * np.arange(period) / period)
+
+
+def recovered(profile: object, period: int | None, documents: int, runs: int) -> float:
+    found = [scan(profile, documents, seed).period for seed in range(runs)]
+    return float(np.mean([one == period for one in found]))
+
+
+@pytest.mark.parametrize("period", [2, 3, 4, 6, 8, 12])
+def test_planted_period_is_found(period: int) -> None:
+    assert recovered(cosine(period, 0.1), period, 80, 10) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("period", [2, 3, 4, 5, 6, 7, 8, 12])
+def test_planted_period_is_found_at_length(period: int) -> None:
+    assert recovered(cosine(period, 0.07), period, 400, 50) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("period", [9, 10, 16, 24])
+def test_one_low_phase_is_found_at_length(period: int) -> None:
+    # A plain cosine of period 24 could not be told from one of 23 over three periods.
+    assert recovered([0.1] + [0.5] * (period - 1), period, 400, 50) >= 0.9
+
+
+def test_dead_phase_has_period_eight() -> None:
+    result = scan(DEAD_PHASE, 400, 0)
+    # Near misses are significant as well, and so are harmonics and multiples.
+    assert {4, 6, 9, 16, 24} <= {
+        period
+        for period, p in zip(result.periods, result.adjusted_p, strict=True)
+        if p <= result.level
+    }
+    assert recovered(DEAD_PHASE, 8, 150, 15) >= 0.9
+
+
+def test_period_five_and_seven_need_not_divide_the_residues() -> None:
+    for period in (5, 7):
+        dip = np.where(np.arange(period) == 1, 0.7, 0.5)
+        assert recovered(dip, period, 150, 6) >= 0.8
+
+
+def test_period_of_incommensurate_parts_is_their_product() -> None:
+    # Periods 3 and 4 together: neither alone is the period, and the best fit may be either.
+    phase = np.arange(12)
+    profile = 0.5 + 0.15 * (phase % 4 == 0) - 0.12 * (phase % 3 == 0)
+    assert recovered(profile, 12, 200, 6) >= 0.8
+
+
+def test_search_climbs_from_a_harmonic_and_descends_from_a_multiple() -> None:
+    position = draw_positions(300, 24, 3)
+    scores = draw_correct(position, DEAD_PHASE, 5).astype(float)
+    nuisance = nuisance_basis(position, True)
+    for start in (2, 4, 8, 16, 24):
+        assert find_period(scores, position, nuisance, start, 0.01, 199, 0) == 8
+
+
+def test_null_names_no_period() -> None:
+    assert recovered([0.5], None, 40, 100) >= 0.93
+
+
+@pytest.mark.slow
+def test_null_names_no_period_at_length() -> None:
+    assert 0.93 <= recovered([0.5], None, 60, 600) <= 0.97
+
+
+@pytest.mark.parametrize("trend", [0.005, 0.01])
+def test_depth_trend_names_no_period(trend: float) -> None:
+    found = []
+    for seed in range(50):
+        position = draw_positions(60, 24, seed)
+        correct = draw_correct(position, [0.5], seed + 500, trend=trend)
+        found.append(scan_periods(correct, position, permutations=199, seed=seed).period)
+    assert np.mean([one is None for one in found]) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("profile", "period"), [(DEAD_PHASE, 8), ([0.45, 0.55], 2), ([0.5, 0.5, 0.5, 0.5, 0.6], 5)]
+)
+def test_nested_test_holds_its_level_under_an_effect(profile: object, period: int) -> None:
+    below = []
+    for seed in range(60):
+        position = draw_positions(60, 24, seed)
+        scores = draw_correct(position, profile, seed + 900).astype(float)
+        nuisance = nuisance_basis(position, True)
+        below.append(nested_test(scores, position, nuisance, period, 99, seed)[0] <= 0.05)
+    assert np.mean(below) <= 0.11
+
+
+def test_statistic_is_the_tail_of_the_known_period_test() -> None:
+    position = draw_positions(100, 24, 0)
+    correct = draw_correct(position, cosine(8, 0.1), 1)
+    result = scan_periods(correct, position, permutations=99)
+    assert result.periods == tuple(range(2, 25))
+    for index in (0, 5, 6, 14, 22):
+        period = result.periods[index]
+        test = known_period_test(correct, position, period, permutations=99)
+        assert result.statistic[index] == pytest.approx(-np.log10(test.p_analytic))
+        assert result.per_period_p[index] == pytest.approx(test.p_value, abs=0.11)
+    assert result.p_value == result.adjusted_p.min() == 0.01
+    assert (result.adjusted_p >= result.per_period_p).all()
+    again = scan_periods(correct, position, permutations=99)
+    np.testing.assert_array_equal(again.adjusted_p, result.adjusted_p)
+
+
+def test_eight_residues_and_chosen_periods() -> None:
+    assert scan(cosine(4, 0.1), 300, 0, residues=8).period == 4
+    position = draw_positions(300, 24, 0)
+    correct = draw_correct(position, cosine(8, 0.1), 1)
+    result = scan_periods(correct, position, [4, 8, 16], permutations=99)
+    assert (result.periods, result.period) == ((4, 8, 16), 8)
+
+
+@pytest.mark.filterwarnings("error")
+def test_perfect_scores_name_no_period() -> None:
+    result = scan([1.0], 50, 0)
+    assert (result.p_value, result.period, result.null_quantile) == (1.0, None, 0.0)
+    np.testing.assert_array_equal(result.statistic, 0)
+
+
+def test_one_dead_residue_without_noise() -> None:
+    position = draw_positions(50, 24, 0)
+    result = scan_periods(position % 8 != 7, position, permutations=199)
+    assert result.period == 8
+    assert np.isfinite(result.statistic).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"periods": [8, 4]}, r"periods=\(8, 4\)"),
+        ({"periods": []}, "must increase"),
+        ({"periods": [2, 30]}, "periods=30"),
+        ({"nested_level": 0.001, "nested_permutations": 99}, "nested_permutations=99"),
+        ({"level": 5.0}, "level=5"),
+    ],
+)
+def test_refusals(options: dict, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        scan_periods(np.ones((5, 24)), draw_positions(5, 24, 0), **options)
