@@ -23,7 +23,9 @@ def check_choices(config: Any) -> None:
         value, choices = getattr(config, name), typing.get_args(annotation)
         if value not in choices:
             remedy = nearest(str(value), map(str, choices))
-            raise ValueError(f"{name}={value!r} is not one of {', '.join(map(str, choices))}: {remedy}")
+            raise ValueError(
+                f"{name}={value!r} is not one of {', '.join(map(str, choices))}: {remedy}"
+            )
 
 
 def check_at_least(config: Any, name: str, low: float) -> None:

@@ -12,7 +12,10 @@ from phasejax.validation import nearest
 def define_config_flag() -> flags.FlagHolder:
     """Defines --config=FILE and --config.FIELD=VALUE."""
     return config_flags.DEFINE_config_file(
-        "config", None, "Python file with get_config(); --config.FIELD=VALUE changes a field.", lock_config=True
+        "config",
+        None,
+        "Python file with get_config(); --config.FIELD=VALUE changes a field.",
+        lock_config=True,
     )
 
 

@@ -4,7 +4,8 @@
 
     python -m scripts.evaluate --workdir=runs/w8s8
 
-Writes results/prefix.*, results/in_sequence.* and gates.zarr into the workdir, and prints the accuracy by phase.
+Writes results/prefix.*, results/in_sequence.* and gates.zarr into the workdir, and prints the
+accuracy by phase.
 """
 
 from absl import flags

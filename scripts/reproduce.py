@@ -28,17 +28,26 @@ from scripts.workers import Event, Job, is_done, run_all
 _PRESET = flags.DEFINE_string("preset", "quick", f"Which runs: {', '.join(PRESETS)}.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the runs; runs/PRESET if not given.")
 _REPORT = flags.DEFINE_string("report", "report", "Folder of the report.")
-_WORKERS = flags.DEFINE_integer("workers", None, "Processes; one a core if not given.", lower_bound=1)
+_WORKERS = flags.DEFINE_integer(
+    "workers", None, "Processes; one a core if not given.", lower_bound=1
+)
 _RUNS = flags.DEFINE_list("runs", None, "Only these runs of the preset.")
 _SEEDS = flags.DEFINE_list("seeds", None, "These seeds instead of the preset's.")
 _OVERRIDES = flags.DEFINE_list("overrides", [], "FIELD=JSON changes for every run, for trials.")
-_PERMUTATIONS = flags.DEFINE_integer("permutations", 9999, "Permutations of every test.", lower_bound=99)
+_PERMUTATIONS = flags.DEFINE_integer(
+    "permutations", 9999, "Permutations of every test.", lower_bound=99
+)
 
 CLOCK_FILE = "seconds.json"
 
 
 def make_jobs(
-    preset: str, workdir: Path, *, runs: list[str] | None, seeds: list[int] | None, overrides: dict[str, Any]
+    preset: str,
+    workdir: Path,
+    *,
+    runs: list[str] | None,
+    seeds: list[int] | None,
+    overrides: dict[str, Any],
 ) -> list[Job]:
     """The runs of a preset.
 
@@ -50,7 +59,9 @@ def make_jobs(
     chosen = PRESETS[preset]
     for name in runs or ():
         if name not in chosen.names:
-            raise ValueError(f"Unknown run {name!r} of preset {preset}: {nearest(name, chosen.names)}")
+            raise ValueError(
+                f"Unknown run {name!r} of preset {preset}: {nearest(name, chosen.names)}"
+            )
     jobs = []
     for seed in chosen.seeds if seeds is None else seeds:
         for name in runs or chosen.names:
@@ -96,14 +107,18 @@ def reproduce(
         seconds = total_seconds(workdir, time.monotonic() - began)
     done = [job.workdir for job in jobs if is_done(job)]
     if not done:
-        running.console.print("No run is finished, so there is nothing to report.", style="bold red")
+        running.console.print(
+            "No run is finished, so there is nothing to report.", style="bold red"
+        )
         return False
     path = write(done, report, seconds=seconds, permutations=permutations, workdir=workdir)
     running.console.print(f"Report: {path}", soft_wrap=True)
     return complete
 
 
-def write(workdirs: list[str], report: Path, *, seconds: float, permutations: int, workdir: Path) -> Path:
+def write(
+    workdirs: list[str], report: Path, *, seconds: float, permutations: int, workdir: Path
+) -> Path:
     """Summarizes runs and writes the report; its own seconds count."""
     from phasejax.analysis.report import write_report
     from phasejax.analysis.runs import read_run
@@ -139,7 +154,9 @@ class JobBars:
         config = self._jobs[event.job].config
         label = f"{config.name} seed {config.seed}"
         if event.job not in self._tasks:
-            self._tasks[event.job] = self._bars.add_task(label, total=config.train.max_steps, note="")
+            self._tasks[event.job] = self._bars.add_task(
+                label, total=config.train.max_steps, note=""
+            )
         task = self._tasks[event.job]
         if event.kind == "step":
             left = running.steps_left(config, event.detail)

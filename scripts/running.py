@@ -92,7 +92,8 @@ def training_progress(
         def report(row: dict[str, Any]) -> None:
             note = (
                 f"stage {row['stage'] + 1}/{len(train.stages) + 1}  loss {row['loss']:.3f}"
-                f"  accuracy {row['accuracy']:.3f}  {train.check_every / row['seconds']:.1f} steps/s"
+                f"  accuracy {row['accuracy']:.3f}  {train.check_every / row['seconds']:.1f}"
+                " steps/s"
             )
             total = row["step"] + steps_left(config, row)
             progress.update(task, completed=row["step"], total=total, note=note)
@@ -133,7 +134,10 @@ def show_profiles(workdir: str | os.PathLike) -> None:
         folded = correct.reshape(len(correct), -1, period)
         hits, trials = folded.sum((0, 1)).astype(int), folded.shape[0] * folded.shape[1]
         low, high = wilson(hits, [trials] * period)
-        columns[condition] = [f"{100 * h / trials:5.1f}  [{100 * a:.1f}, {100 * b:.1f}]" for h, a, b in zip(hits, low, high, strict=True)]
+        columns[condition] = [
+            f"{100 * h / trials:5.1f}  [{100 * a:.1f}, {100 * b:.1f}]"
+            for h, a, b in zip(hits, low, high, strict=True)
+        ]
         table.add_column(condition.replace("_", "-"), justify="right")
     for phase, cells in enumerate(zip(*columns.values(), strict=True)):
         table.add_row(str(phase), *cells)

@@ -3,6 +3,7 @@
 """Runs side by side: one process a core, each training and evaluating one run after the other."""
 
 import dataclasses
+import functools
 import multiprocessing
 import os
 import queue
@@ -60,7 +61,13 @@ def run_job(job: Job, say: Callable[[str, Any], None], stop: Any) -> bool:
     return True
 
 
-def _work(core: int | None, cache: str, jobs: Sequence[Job], todo: Any, events: Any, stop: Any) -> None:
+def _say(events: Any, index: int, kind: str, detail: Any) -> None:
+    events.put(Event(index, kind, detail))
+
+
+def _work(
+    core: int | None, cache: str, jobs: Sequence[Job], todo: Any, events: Any, stop: Any
+) -> None:
     """A worker process: pinned to a core before JAX counts them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and says stop
     if core is not None:
@@ -75,14 +82,16 @@ def _work(core: int | None, cache: str, jobs: Sequence[Job], todo: Any, events: 
         except queue.Empty:
             return
         try:
-            finished = run_job(jobs[index], lambda kind, detail: events.put(Event(index, kind, detail)), stop)
+            finished = run_job(jobs[index], functools.partial(_say, events, index), stop)
             events.put(Event(index, "done" if finished else "stopped"))
         except Exception as error:  # one failed run must not end the others
             detail = (f"{type(error).__name__}: {error}", traceback.format_exc())
             events.put(Event(index, "failed", detail))
 
 
-def run_all(jobs: Sequence[Job], *, workers: int, cache: str, on_event: Callable[[Event], None]) -> bool:
+def run_all(
+    jobs: Sequence[Job], *, workers: int, cache: str, on_event: Callable[[Event], None]
+) -> bool:
     """Runs the jobs in order on several pinned processes.
 
     On KeyboardInterrupt every worker checkpoints its run and ends.
@@ -108,7 +117,9 @@ def run_all(jobs: Sequence[Job], *, workers: int, cache: str, on_event: Callable
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
     processes = [
         context.Process(
-            target=_work, args=(cores[i % len(cores)], cache, list(jobs), todo, events, stop), daemon=False
+            target=_work,
+            args=(cores[i % len(cores)], cache, list(jobs), todo, events, stop),
+            daemon=False,
         )
         for i in range(min(workers, len(jobs)))
     ]
@@ -133,7 +144,9 @@ def run_all(jobs: Sequence[Job], *, workers: int, cache: str, on_event: Callable
         _drain(processes, events)
     died = [process.exitcode for process in processes if process.exitcode]
     if died:
-        raise RuntimeError(f"worker processes ended with status {died}: run the same command again to go on.")
+        raise RuntimeError(
+            f"worker processes ended with status {died}: run the same command again to go on."
+        )
     return len(done) == len(jobs)
 
 

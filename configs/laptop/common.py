@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all laptop runs share: a tiny Qwen3, the record lookup, one recipe for every variant.
 
-Two layers of width 64 with 4 query heads and 1 KV head of 16, untied, without a sink; 20 records in 113
-tokens, 64 keys and 64 values, residues modulo 24.
+Two layers of width 64 with 4 query heads and 1 KV head of 16, untied, without a sink; 20 records
+in 113 tokens, 64 keys and 64 values, residues modulo 24.
 """
 
 from typing import Any
@@ -38,3 +38,8 @@ def laptop(name: str, **changes: Any) -> ConfigDict:
     }
     values["curriculum"] = tuple(tuple(stage) for stage in flat["curriculum"])
     return ConfigDict(values)
+
+
+def separated(name: str, **changes: Any) -> ConfigDict:
+    """A run of the series with filler tokens between key and value: fewer records."""
+    return laptop(name, recipe="separated", num_records=8, **changes)

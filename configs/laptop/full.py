@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control: full attention. It should learn the lookup and show no period.
 
-    python -m scripts.train --config=configs/laptop/full.py --workdir=runs/full
+python -m scripts.train --config=configs/laptop/full.py --workdir=runs/full
 """
 
 from configs.laptop.common import ConfigDict, laptop

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Windows of 12.
 
-    python -m scripts.train --config=configs/laptop/w12s12.py --workdir=runs/w12s12
+python -m scripts.train --config=configs/laptop/w12s12.py --workdir=runs/w12s12
 """
 
 from configs.laptop.common import ConfigDict, laptop

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Windows of 2.
 
-    python -m scripts.train --config=configs/laptop/w2s2.py --workdir=runs/w2s2
+python -m scripts.train --config=configs/laptop/w2s2.py --workdir=runs/w2s2
 """
 
 from configs.laptop.common import ConfigDict, laptop

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Windows of 4.
 
-    python -m scripts.train --config=configs/laptop/w4s4.py --workdir=runs/w4s4
+python -m scripts.train --config=configs/laptop/w4s4.py --workdir=runs/w4s4
 """
 
 from configs.laptop.common import ConfigDict, laptop

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Windows of 6.
 
-    python -m scripts.train --config=configs/laptop/w6s6.py --workdir=runs/w6s6
+python -m scripts.train --config=configs/laptop/w6s6.py --workdir=runs/w6s6
 """
 
 from configs.laptop.common import ConfigDict, laptop

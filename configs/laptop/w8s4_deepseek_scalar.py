@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSeek-V4's kernel with one score a token.
 
-    python -m scripts.train --config=configs/laptop/w8s4_deepseek_scalar.py --workdir=runs/w8s4_deepseek_scalar
+python -m scripts.train --config=configs/laptop/w8s4_deepseek_scalar.py
+--workdir=runs/w8s4_deepseek_scalar
 """
 
 from configs.laptop.common import ConfigDict, laptop

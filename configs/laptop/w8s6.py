@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Overlap: windows of 8, one every 6 tokens.
 
-    python -m scripts.train --config=configs/laptop/w8s6.py --workdir=runs/w8s6
+python -m scripts.train --config=configs/laptop/w8s6.py --workdir=runs/w8s6
 """
 
 from configs.laptop.common import ConfigDict, laptop

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two KV heads, each with gates and payload maps of its own.
 
-    python -m scripts.train --config=configs/laptop/w8s8_2kv.py --workdir=runs/w8s8_2kv
+python -m scripts.train --config=configs/laptop/w8s8_2kv.py --workdir=runs/w8s8_2kv
 """
 
 from configs.laptop.common import ConfigDict, laptop

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """No gate bias.
 
-    python -m scripts.train --config=configs/laptop/w8s8_no_bias.py --workdir=runs/w8s8_no_bias
+python -m scripts.train --config=configs/laptop/w8s8_no_bias.py --workdir=runs/w8s8_no_bias
 """
 
 from configs.laptop.common import ConfigDict, laptop

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries and keys skip RMSNorm.
 
-    python -m scripts.train --config=configs/laptop/w8s8_no_qk_norm.py --workdir=runs/w8s8_no_qk_norm
+python -m scripts.train --config=configs/laptop/w8s8_no_qk_norm.py --workdir=runs/w8s8_no_qk_norm
 """
 
 from configs.laptop.common import ConfigDict, laptop

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """No rotary embedding at all.
 
-    python -m scripts.train --config=configs/laptop/w8s8_no_rope.py --workdir=runs/w8s8_no_rope
+python -m scripts.train --config=configs/laptop/w8s8_no_rope.py --workdir=runs/w8s8_no_rope
 """
 
 from configs.laptop.common import ConfigDict, laptop

@@ -1,13 +1,13 @@
 # Copyright 2026 The phasejax Authors
 # SPDX-License-Identifier: Apache-2.0
-"""3 filler tokens between key and value, in training and test.
+"""3 filler tokens between key and value, with 8 records, in training and test.
 
-    python -m scripts.train --config=configs/laptop/w8s8_sep3.py --workdir=runs/w8s8_sep3
+python -m scripts.train --config=configs/laptop/w8s8_sep3.py --workdir=runs/w8s8_sep3
 """
 
-from configs.laptop.common import ConfigDict, laptop
+from configs.laptop.common import ConfigDict, separated
 
 
 def get_config() -> ConfigDict:
     """The run's flat configuration."""
-    return laptop("w8s8_sep3", window=8, separation=3)
+    return separated("w8s8_sep3", window=8, separation=3)

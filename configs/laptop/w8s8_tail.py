@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Uncompressed tail: only the current incomplete window is kept exact.
 
-    python -m scripts.train --config=configs/laptop/w8s8_tail.py --workdir=runs/w8s8_tail
+python -m scripts.train --config=configs/laptop/w8s8_tail.py --workdir=runs/w8s8_tail
 """
 
 from configs.laptop.common import ConfigDict, laptop

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tied K/V: values reuse the normalised, rotated keys.
 
-    python -m scripts.train --config=configs/laptop/w8s8_tied.py --workdir=runs/w8s8_tied
+python -m scripts.train --config=configs/laptop/w8s8_tied.py --workdir=runs/w8s8_tied
 """
 
 from configs.laptop.common import ConfigDict, laptop

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Uniform averaging: every offset weighs 1/8, payload maps stay per offset.
 
-    python -m scripts.train --config=configs/laptop/w8s8_uniform.py --workdir=runs/w8s8_uniform
+python -m scripts.train --config=configs/laptop/w8s8_uniform.py --workdir=runs/w8s8_uniform
 """
 
 from configs.laptop.common import ConfigDict, laptop

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Vector gates: one score a channel.
 
-    python -m scripts.train --config=configs/laptop/w8s8_vector.py --workdir=runs/w8s8_vector
+python -m scripts.train --config=configs/laptop/w8s8_vector.py --workdir=runs/w8s8_vector
 """
 
 from configs.laptop.common import ConfigDict, laptop

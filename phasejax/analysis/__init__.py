@@ -9,13 +9,7 @@ write_report(runs, summary, "report")
 
 from phasejax.analysis.claims import Claim, evaluate_claims
 from phasejax.analysis.figures import save_figure
-from phasejax.analysis.gates import (
-    Gates,
-    concentration,
-    gate_mass_by_phase,
-    load_gates,
-    save_gates,
-)
+from phasejax.analysis.gates import concentration, gate_mass_by_phase
 from phasejax.analysis.paper import needle_rows, paper_runs, paper_runs_like
 from phasejax.analysis.plots import (
     accuracy_figure,
@@ -28,6 +22,7 @@ from phasejax.analysis.report import write_report
 from phasejax.analysis.runs import Run, load_runs, read_run
 from phasejax.analysis.summary import summarize, summarize_run
 from phasejax.analysis.variants import Variant, variant_of
+from phasejax.evals.gates import Gates, load_gates, save_gates
 
 __all__ = [
     "Claim",

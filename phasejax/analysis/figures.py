@@ -24,7 +24,7 @@ INK, LINE, PAPER = "#222222", "#D9D9D9", "#FFFFFF"
 FONTS = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 PANEL = (3.5, 2.3)
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "figure.facecolor": PAPER,
     "axes.facecolor": PAPER,
     "axes.edgecolor": LINE,

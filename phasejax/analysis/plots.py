@@ -253,8 +253,8 @@ def hero_figure(summary: dict[str, Any]) -> Figure:
             ]
             for entry in [*controls[:1], example]:
                 x, y = np.arange(entry["residues"]), 100 * np.array(entry["accuracy"])
-                ends = (100 * np.array(entry[f"accuracy_{end}"]) for end in ("low", "high"))
-                left.fill_between(x, *ends, color=_colour(entry), alpha=0.2, linewidth=0)
+                low, high = (100 * np.array(entry[f"accuracy_{end}"]) for end in ("low", "high"))
+                left.fill_between(x, low, high, color=_colour(entry), alpha=0.2, linewidth=0)
                 label = entry["variant"] + ("" if entry["control"] else " compression")
                 left.plot(x, y, color=_colour(entry), linewidth=1.8, marker="o", ms=3, label=label)
             for edge in range(0, example["residues"] + 1, example["stride"]):

@@ -81,7 +81,7 @@ class Run:
 
     @property
     def gates_path(self) -> Path:
-        """Where its gate captures are, if there are any (see phasejax.analysis.gates)."""
+        """Where its gate captures are, if there are any: load_gates reads them."""
         return self.workdir / GATES
 
     def tables(self, condition: str = PRIMARY) -> tuple[np.ndarray, np.ndarray]:

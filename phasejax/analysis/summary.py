@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from phasejax.analysis.claims import caveats, evaluate_claims
-from phasejax.analysis.gates import concentration, gate_mass_by_phase, load_gates
+from phasejax.analysis.gates import concentration, gate_mass_by_phase
 from phasejax.analysis.runs import PRIMARY, Run
 from phasejax.analysis.seeds import summarize_variants
 from phasejax.analysis.verdicts import verdict
+from phasejax.evals.gates import load_gates
 from phasejax.evals.results import versions
 from phasejax.statistics import accuracy_profile, estimate_gap, known_period_test, scan_periods
 
@@ -163,17 +164,16 @@ def summarize_gates(run: Run) -> list[dict[str, Any]] | None:
         _log.warning("gate captures are left out: %s", error)
         return None
     rows = []
-    for layer, branches in gates.layers.items():
-        for branch, values in branches.items():
+    for layer, branches in sorted(gates.layers.items()):
+        for branch, values in sorted(branches.items()):
             static, per_window = concentration(values)
-            mass = gate_mass_by_phase(values, gates.geometry)
             rows.append(
                 {
                     "layer": layer,
                     "branch": branch,
                     "static": static,
                     "per_window": per_window,
-                    "mass_by_phase": mass.T,
+                    "mass_by_phase": gate_mass_by_phase(values, gates.geometry).T,
                 }
             )
     return rows

@@ -8,7 +8,7 @@ from typing import Any
 Entry = dict[str, Any]
 
 CEILING = 0.97  # accuracy of the worst residue
-NEAR_CHANCE = 4.0  # times the accuracy of naming any value of the context
+NEAR_CHANCE = 0.15  # of the way from naming any value of the context to answering all
 NOT_LEARNED = "not learned"
 AT_CEILING = "at the ceiling, not shown"
 NO_PERIOD = "no period"
@@ -27,7 +27,7 @@ def verdict(block: dict[str, Any], chance: float | None, control: bool = False) 
         was found and the worst residue leaves no room for one; else the period or "no period".
     """
     if chance is not None:
-        bar = NEAR_CHANCE * chance
+        bar = chance + NEAR_CHANCE * (1 - chance)
         if max(block["accuracy"]) < bar or (block["period"] is None and block["mean"] < bar):
             return NOT_LEARNED
     if block["period"] is not None:

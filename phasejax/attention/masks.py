@@ -27,7 +27,9 @@ class LocalSpan:
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
-            raise ValueError(f"size={self.size}: a query reads at least its own token, so size >= 1.")
+            raise ValueError(
+                f"size={self.size}: a query reads at least its own token, so size >= 1."
+            )
 
 
 def entry_mask(

@@ -14,7 +14,7 @@ from phasejax.typing import Array, Bool, EntryKeys, Float, Int, LocalKeys, Queri
 
 
 def softmax_with_sink(
-    scores: Float[Array, "*B X"], mask: Bool[Array, "*B X"], sink: Float[Array, "*S"] | None
+    scores: Float[Array, "*B X"], mask: Bool[Array, "*#B X"], sink: Float[Array, "..."] | None
 ) -> Float[Array, "*B X"]:
     """Masked softmax over the last axis with an extra logit that takes weight and gives nothing.
 
@@ -68,7 +68,11 @@ def attend(
     values = jnp.concatenate([value, entry_value], axis=1)
     token = jnp.arange(key.shape[1])
     mask = jnp.concatenate(
-        [local_mask(query_position, token, span, end, valid), entry_mask(query_position, end, valid)], -1
+        [
+            local_mask(query_position, token, span, end, valid),
+            entry_mask(query_position, end, valid),
+        ],
+        -1,
     )
     grouped = query.reshape(batch, queries, kv_heads, heads // kv_heads, head_dim)
     scores = jnp.einsum("bqkgh,bxkh->bkqgx", grouped, keys, preferred_element_type=jnp.float32)

@@ -1,6 +1,6 @@
 # Copyright 2026 The phasejax Authors
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary position embedding, full, partial or none (arXiv:2104.09864), in the half-split layout of Qwen3."""
+"""Rotary position embedding (arXiv:2104.09864), full, partial or none, as in Qwen3."""
 
 import jax.numpy as jnp
 import numpy as np

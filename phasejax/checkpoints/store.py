@@ -47,17 +47,24 @@ class CheckpointStore:
             ValueError: if checkpoints exist and none can be read.
         """
         abstract = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None)), like
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None)),
+            like,
         )
         steps = sorted((info.step for info in self._checkpointer.checkpoints), reverse=True)
         for step in steps:
             try:
                 return step, self._checkpointer.load_pytree(step, abstract)
             except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file
-                logger.warning("Checkpoint %d in %s cannot be read and is skipped: %s", step, self.directory, error)
+                logger.warning(
+                    "Checkpoint %d in %s cannot be read and is skipped: %s",
+                    step,
+                    self.directory,
+                    error,
+                )
         if steps or self._remains():
             raise ValueError(
-                f"No checkpoint in {self.directory} can be read (steps tried: {steps}). Delete the folder to train"
+                f"No checkpoint in {self.directory} can be read (steps tried: {steps}). Delete"
+                " the folder to train"
                 " from scratch, or restore it."
             )
         return None

@@ -34,10 +34,13 @@ class WindowGeometry:
 
     def __post_init__(self) -> None:
         if self.stride < 1:
-            raise ValueError(f"stride={self.stride}, but a stride is at least 1 token: raise stride.")
+            raise ValueError(
+                f"stride={self.stride}, but a stride is at least 1 token: raise stride."
+            )
         if self.window < self.stride:
             raise ValueError(
-                f"window={self.window} is smaller than stride={self.stride}, so some tokens would feed"
+                f"window={self.window} is smaller than stride={self.stride}, so some tokens"
+                " would feed"
                 " no entry: set window >= stride."
             )
 
@@ -65,7 +68,9 @@ class WindowGeometry:
     def offsets(self, token: int) -> dict[int, int]:
         """The entries that a token feeds, each with the token's offset in its window."""
         first = max(0, -(-(token - self.window + 1) // self.stride))
-        return {entry: token - entry * self.stride for entry in range(first, token // self.stride + 1)}
+        return {
+            entry: token - entry * self.stride for entry in range(first, token // self.stride + 1)
+        }
 
     def share_entry(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Whether some entry covers both tokens (first <= second), bool, elementwise.

@@ -1,6 +1,8 @@
 # Copyright 2026 The phasejax Authors
 # SPDX-License-Identifier: Apache-2.0
-"""Static chunked compression: a learned gate over a fixed grid of windows (paper, section "Compressor").
+"""Static chunked compression: a learned gate over a fixed grid of windows.
+
+The paper's compressor (section "Compressor").
 
 For the hidden state h[j, i] at offset i of window j, each offset with its own parameters:
 
@@ -8,8 +10,8 @@ For the hidden state h[j, i] at offset i of window j, each offset with its own p
     a[j, i]  = softmax over the W offsets of s[j, .]
     entry[j] = sum_i a[j, i] * (C_i h[j, i])
 
-Keys and values have gates and payload maps of their own. A scalar gate is one number for each KV head
-and offset, a vector gate one for each channel, a uniform gate the constant 1/W.
+Keys and values have gates and payload maps of their own. A scalar gate is one number for each KV
+head and offset, a vector gate one for each channel, a uniform gate the constant 1/W.
 """
 
 import dataclasses
@@ -24,7 +26,6 @@ from phasejax.compress.geometry import WindowGeometry
 from phasejax.typing import Array, Float, Hidden, Int, Windows
 
 Gate = Literal["scalar", "vector", "uniform"]
-BRANCHES = ("key", "value")
 
 
 @jax.tree_util.register_dataclass
@@ -71,12 +72,18 @@ class OffsetPool(nnx.Module):
         self.dtype = dtype
         self.shape = (num_kv_heads, head_dim)
         offsets, channels = geometry.window, num_kv_heads * head_dim
-        self.payload = nnx.Param(kernel_init(rngs.params(), (offsets, width, channels), param_dtype))
+        self.payload = nnx.Param(
+            kernel_init(rngs.params(), (offsets, width, channels), param_dtype)
+        )
         scores = {"scalar": num_kv_heads, "vector": channels, "uniform": 0}[gate]
         self.gate_map = (
-            nnx.Param(kernel_init(rngs.params(), (offsets, width, scores), param_dtype)) if scores else None
+            nnx.Param(kernel_init(rngs.params(), (offsets, width, scores), param_dtype))
+            if scores
+            else None
         )
-        self.gate_bias = nnx.Param(jnp.zeros((offsets, scores), param_dtype)) if scores and gate_bias else None
+        self.gate_bias = (
+            nnx.Param(jnp.zeros((offsets, scores), param_dtype)) if scores and gate_bias else None
+        )
         self.post_norm = (
             nnx.RMSNorm(head_dim, epsilon=norm_eps, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
             if post_norm
@@ -84,7 +91,7 @@ class OffsetPool(nnx.Module):
         )
 
     def gates(self, windows: Windows) -> Float[Array, "B E W K C"]:
-        """Weights over the W offsets, float32; C is 1 for scalar and uniform gates, H for vector ones."""
+        """Weights over the W offsets, float32; C is H for vector gates, otherwise 1."""
         batch, entries, offsets, _ = windows.shape
         heads, head_dim = self.shape
         if self.gate_map is None:
@@ -101,7 +108,9 @@ class OffsetPool(nnx.Module):
         return jax.nn.softmax(scores, axis=2).reshape(batch, entries, offsets, heads, channels)
 
     def __call__(self, windows: Windows) -> Float[Array, "B E K H"]:
-        payload = jnp.einsum("bewd,wdc->bewc", windows.astype(self.dtype), self.payload[...].astype(self.dtype))
+        payload = jnp.einsum(
+            "bewd,wdc->bewc", windows.astype(self.dtype), self.payload[...].astype(self.dtype)
+        )
         payload = payload.reshape(*windows.shape[:3], *self.shape)
         if self.post_norm is not None:
             payload = self.post_norm(payload)
@@ -136,10 +145,9 @@ class StaticCompressor(Compressor):
         self.geometry = geometry
         self.width = width
         self.dtype = dtype
-        for name in BRANCHES[: 1 if tie_kv else 2]:
-            pool = OffsetPool(geometry, width, num_kv_heads, head_dim, dtype=dtype, rngs=rngs, **branch)
-            setattr(self, name, pool)
-        self.tie_kv = tie_kv
+        shape = (geometry, width, num_kv_heads, head_dim)
+        self.key = OffsetPool(*shape, dtype=dtype, rngs=rngs, **branch)
+        self.value = None if tie_kv else OffsetPool(*shape, dtype=dtype, rngs=rngs, **branch)
 
     def _windows(self, hidden: Hidden) -> Windows:
         """The windows of a sequence that starts at position 0."""
@@ -148,7 +156,9 @@ class StaticCompressor(Compressor):
         if entries == 0:
             return jnp.zeros((hidden.shape[0], 0, window, self.width), hidden.dtype)
         if window == stride:
-            return hidden[:, : entries * stride].reshape(hidden.shape[0], entries, window, self.width)
+            return hidden[:, : entries * stride].reshape(
+                hidden.shape[0], entries, window, self.width
+            )
         return hidden[:, self.geometry.start(entries)[:, None] + jnp.arange(window)]
 
     def _pool(self, windows: Windows, first: int | Array, valid: Array) -> Entries:
@@ -157,7 +167,7 @@ class StaticCompressor(Compressor):
         start = index * grid.stride
         return Entries(
             key=self.key(windows),
-            value=None if self.tie_kv else self.value(windows),
+            value=None if self.value is None else self.value(windows),
             start=start,
             end=start + (grid.window - 1),
             position=start + int(grid.position(1)[0]),
@@ -170,7 +180,10 @@ class StaticCompressor(Compressor):
 
     def gates(self, hidden: Hidden) -> dict[str, Float[Array, "B E W K C"]]:
         windows = self._windows(hidden)
-        return {name: getattr(self, name).gates(windows) for name in BRANCHES[: 1 if self.tie_kv else 2]}
+        branches = (
+            {"key": self.key} if self.value is None else {"key": self.key, "value": self.value}
+        )
+        return {name: branch.gates(windows) for name, branch in branches.items()}
 
     def init_state(self, batch: int) -> StreamState:
         recent = jnp.zeros((batch, self.geometry.window - 1, self.width), self.dtype)

@@ -38,7 +38,9 @@ def make_scorer(config: RunConfig, params: nnx.State, batch: int) -> Scorer:
     query = jnp.asarray(config.task.query_positions[-1:])
 
     @jax.jit
-    def forward(params: nnx.State, tokens: jax.Array, answers: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def forward(
+        params: nnx.State, tokens: jax.Array, answers: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         logits = nnx.merge(graph, params)(tokens, output_positions=query)[:, 0].astype(jnp.float32)
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, answers)
         return jnp.argmax(logits, axis=-1), loss
@@ -63,12 +65,15 @@ def check_span(config: RunConfig, design: CrossedDesign) -> None:
     reach = 0 if model.attention == "full" else max(model.window, model.span.size or 0)
     if distance < reach:
         raise ValueError(
-            f"A target stands {distance} tokens before the query, within the {reach} that the query reads exactly:"
+            f"A target stands {distance} tokens before the query, within the {reach} that the"
+            " query reads exactly:"
             " raise demonstrations or context, or lower local_window."
         )
 
 
-def score_design(design: CrossedDesign, score: Scorer, batch: int, report: Report | None = None) -> dict[str, np.ndarray]:
+def score_design(
+    design: CrossedDesign, score: Scorer, batch: int, report: Report | None = None
+) -> dict[str, np.ndarray]:
     """Rows of a result file, sorted by document and residue: one array for each of COLUMNS."""
     parts: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
     task, total, done = design.task, design.shift.size, 0
@@ -110,20 +115,25 @@ def load_trained(workdir: str | os.PathLike) -> tuple[RunConfig, nnx.State, Posi
         store.close()
     if not is_finished(config, position):
         raise ValueError(
-            f"The run in {workdir} stands at step {position.step}, before its end: train it with the same command"
+            f"The run in {workdir} stands at step {position.step}, before its end: train it with"
+            " the same command"
             " first."
         )
     return config, state.params, position
 
 
-def capture_gates(config: RunConfig, params: nnx.State, tokens: np.ndarray) -> dict[str, np.ndarray]:
-    """Gate weights of every layer for prompts [B, T]: "layer0/key" -> float32 [windows, W, K, C]."""
+def capture_gates(
+    config: RunConfig, params: nnx.State, tokens: np.ndarray
+) -> dict[int, dict[str, np.ndarray]]:
+    """Gate weights for prompts [B, T]: layer -> branch -> float32 [windows, W, K, C]."""
     model = nnx.merge(model_structure(config.model), params)
     captured = jax.jit(lambda model, tokens: model.gates(tokens))(model, jnp.asarray(tokens))
     return {
-        f"layer{layer}/{branch}": np.asarray(gate, np.float32).reshape(-1, *gate.shape[2:])
+        layer: {
+            branch: np.asarray(gate, np.float32).reshape(-1, *gate.shape[2:])
+            for branch, gate in branches.items()
+        }
         for layer, branches in enumerate(captured)
-        for branch, gate in branches.items()
     }
 
 
@@ -151,5 +161,6 @@ def evaluate(workdir: str | os.PathLike, *, report: Report | None = None) -> Non
         }
         if padding == "prefix" and config.model.attention == "compressed":
             _, _, prompts = next(design.batches(settings.gate_documents))
-            save_gates(Path(workdir) / "gates.zarr", capture_gates(config, params, prompts.tokens))
+            gates = capture_gates(config, params, prompts.tokens)
+            save_gates(Path(workdir) / "gates.zarr", gates, config.model.geometry)
         write_result(Path(workdir) / RESULTS, padding, rows, meta)

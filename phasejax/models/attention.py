@@ -22,11 +22,15 @@ class Attention(nnx.Module):
         heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
         self.query = Linear(config, config.width, heads * dim, rngs=rngs)
         self.key = Linear(config, config.width, kv_heads * dim, rngs=rngs)
-        self.value = None if config.tie_kv else Linear(config, config.width, kv_heads * dim, rngs=rngs)
+        self.value = (
+            None if config.tie_kv else Linear(config, config.width, kv_heads * dim, rngs=rngs)
+        )
         self.output = Linear(config, heads * dim, config.width, rngs=rngs)
         self.query_norm = rms_norm(config, dim, rngs=rngs) if config.qk_norm else None
         self.key_norm = rms_norm(config, dim, rngs=rngs) if config.qk_norm else None
-        self.sink = nnx.Param(jnp.zeros(heads, jnp.dtype(config.param_dtype))) if config.sink else None
+        self.sink = (
+            nnx.Param(jnp.zeros(heads, jnp.dtype(config.param_dtype))) if config.sink else None
+        )
         self.compressor = self._build_compressor(rngs) if config.attention == "compressed" else None
 
     def _build_compressor(self, rngs: nnx.Rngs) -> Compressor:
@@ -55,7 +59,10 @@ class Attention(nnx.Module):
 
     def _no_entries(self, batch: int) -> Entries:
         shape = (batch, 0, self.config.num_kv_heads, self.config.head_dim)
-        nothing, index = jnp.zeros(shape, jnp.dtype(self.config.compute_dtype)), jnp.zeros(0, jnp.int32)
+        nothing, index = (
+            jnp.zeros(shape, jnp.dtype(self.config.compute_dtype)),
+            jnp.zeros(0, jnp.int32),
+        )
         return Entries(nothing, nothing, index, index, index, index.astype(bool))
 
     def __call__(

@@ -36,7 +36,7 @@ COMPRESSION_ONLY = (
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """A Qwen3 decoder with full or chunk-compressed attention. Defaults are Qwen3-0.6B's public ones.
+    """A Qwen3 decoder with full or compressed attention; defaults are Qwen3-0.6B's public ones.
 
     Attributes:
         vocab_size: V.
@@ -49,7 +49,8 @@ class ModelConfig:
         attention: "full" reads every token; "compressed" reads exact tokens nearby and entries.
         window: W.
         stride: S; None means S = W.
-        gate: weight of the offsets: "scalar" for each KV head, "vector" for each channel, "uniform" 1/W.
+        gate: weight of the offsets: "scalar" for each KV head, "vector" for each channel,
+            "uniform" 1/W.
         gate_bias: whether gates have per-offset biases.
         tie_kv: values reuse the normalised, rotated keys, in the entries and in the exact part.
         post_norm: payloads are RMS-normalised after their projection.
@@ -58,7 +59,8 @@ class ModelConfig:
         local_window: exact tokens, the query's own included; the paper's is 16.
         rotary_anchor: rotary position of an entry; the paper does not state it.
         rope_theta: base of the rotary frequencies.
-        rope_fraction: part of a head that is rotated: 1 all, 0 none; the paper's partial one is 1/8.
+        rope_fraction: part of a head that is rotated: 1 all, 0 none; the paper's partial one is
+            1/8.
         qk_norm: RMSNorm on every query and key head.
         sink: one learned softmax logit a query head.
         tie_embeddings: the output matrix is the embedding.
@@ -126,18 +128,21 @@ class ModelConfig:
             check_at_least(self, name, 1)
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
-                f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}: each"
+                f"num_heads={self.num_heads} is not a multiple of"
+                f" num_kv_heads={self.num_kv_heads}: each"
                 " KV head serves the same number of query heads."
             )
         if not 0 <= self.rope_fraction <= 1 or self.rotary_dim % 2:
             raise ValueError(
                 f"rope_fraction={self.rope_fraction} of head_dim={self.head_dim} rotates"
-                f" {self.head_dim * self.rope_fraction:g} channels: choose a fraction in 0..1 that gives an"
+                f" {self.head_dim * self.rope_fraction:g} channels: choose a fraction in 0..1"
+                " that gives an"
                 " even number."
             )
         if self.rope_fraction and not self.rotary_dim:
             raise ValueError(
-                f"rope_fraction={self.rope_fraction} of head_dim={self.head_dim} rotates no channel, which"
+                f"rope_fraction={self.rope_fraction} of head_dim={self.head_dim} rotates no"
+                " channel, which"
                 " is what rope_fraction=0 says: raise it or say 0."
             )
         if self.attention == "full":
@@ -150,7 +155,8 @@ class ModelConfig:
             default = type(self).__dataclass_fields__[name].default
             if getattr(self, name) != default:
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r} changes nothing in full attention, so the variant would"
+                    f"{name}={getattr(self, name)!r} changes nothing in full attention, so the"
+                    " variant would"
                     f" equal its baseline: leave it at {default!r} or set attention='compressed'."
                 )
 
@@ -158,22 +164,28 @@ class ModelConfig:
         grid = self.geometry  # checks window and stride
         if self.gate == "uniform" and not self.gate_bias:
             raise ValueError(
-                "gate_bias=False changes nothing with gate='uniform', which has no biases, so the variant"
+                "gate_bias=False changes nothing with gate='uniform', which has no biases, so"
+                " the variant"
                 " would equal its baseline: leave gate_bias at True."
             )
-        if self.rotary_anchor == "stride_start" and (grid.window == grid.stride or not self.rope_fraction):
+        if self.rotary_anchor == "stride_start" and (
+            grid.window == grid.stride or not self.rope_fraction
+        ):
             raise ValueError(
                 f"rotary_anchor='stride_start' changes nothing at window={grid.window},"
-                f" stride={grid.stride}, rope_fraction={self.rope_fraction}, so the variant would equal its"
+                f" stride={grid.stride}, rope_fraction={self.rope_fraction}, so the variant"
+                " would equal its"
                 " baseline: leave it at 'window_start', or let windows overlap and rotate."
             )
         if self.exact_tokens == "window" and self.local_window < self.window - 1:
             raise ValueError(
-                f"local_window={self.local_window} is smaller than window - 1 = {self.window - 1}, so some"
+                f"local_window={self.local_window} is smaller than window - 1 ="
+                f" {self.window - 1}, so some"
                 " tokens would be neither exact nor in a visible entry: raise local_window."
             )
         if self.exact_tokens == "tail" and self.local_window != ModelConfig.local_window:
             raise ValueError(
-                f"local_window={self.local_window} changes nothing with exact_tokens='tail': leave it at"
+                f"local_window={self.local_window} changes nothing with exact_tokens='tail':"
+                " leave it at"
                 f" {ModelConfig.local_window}."
             )

@@ -23,7 +23,9 @@ class Linear(nnx.Module):
 
     def __init__(self, config: ModelConfig, inputs: int, outputs: int, *, rngs: nnx.Rngs):
         init = weight_init(config, inputs)
-        self.kernel = nnx.Param(init(rngs.params(), (inputs, outputs), jnp.dtype(config.param_dtype)))
+        self.kernel = nnx.Param(
+            init(rngs.params(), (inputs, outputs), jnp.dtype(config.param_dtype))
+        )
         self.dtype = jnp.dtype(config.compute_dtype)
 
     def __call__(self, x: Float[Array, "*B I"]) -> Float[Array, "*B O"]:

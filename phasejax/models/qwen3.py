@@ -48,15 +48,21 @@ class Qwen3(nnx.Module):
         )
         self.blocks = nnx.List([Block(config, rngs=rngs) for _ in range(config.num_layers)])
         self.norm = rms_norm(config, config.width, rngs=rngs)
-        self.head = None if config.tie_embeddings else Linear(config, config.width, config.vocab_size, rngs=rngs)
+        self.head = (
+            None
+            if config.tie_embeddings
+            else Linear(config, config.width, config.vocab_size, rngs=rngs)
+        )
 
-    def __call__(self, tokens: Tokens, *, output_positions: Int[Array, "Q"] | None = None) -> Logits:
+    def __call__(
+        self, tokens: Tokens, *, output_positions: Int[Array, "Q"] | None = None
+    ) -> Logits:
         """Next-token logits.
 
         Args:
             tokens: prompts, int32.
-            output_positions: positions whose logits are wanted; None means all. The last layer computes
-                queries, MLP and head at these positions only.
+            output_positions: positions whose logits are wanted; None means all. The last layer
+                computes queries, MLP and head at these positions only.
 
         Returns:
             Logits in the compute dtype, [B, Q, V].
@@ -67,3 +73,17 @@ class Qwen3(nnx.Module):
             hidden = block(hidden, output_positions if index == last else None)
         hidden = self.norm(hidden)
         return self.embed.attend(hidden) if self.head is None else self.head(hidden)
+
+    def gates(self, tokens: Tokens) -> list[dict[str, Float[Array, "B E W K C"]]]:
+        """How much each offset of every window counts, by layer and branch ("key", "value").
+
+        Raises:
+            ValueError: if the model has full attention, hence no gates.
+        """
+        if self.config.attention == "full":
+            raise ValueError("attention='full' has no gates: capture those of a compressed model.")
+        hidden, captured = self.embed(tokens), []
+        for block in self.blocks:
+            captured.append(block.attention.compressor.gates(block.attention_norm(hidden)))
+            hidden = block(hidden)
+        return captured

@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The crossed evaluation design: every document at every residue, with matched position moments.
 
-A document's target is moved by shifts 0 .. 3 M - 1, shift = r + M (k + 1): r runs over all M residues and
-k in {-1, 0, 1} is drawn so that the mean and the variance of the target's position are the same at every
-residue. With f = (r - (M - 1) / 2) / M and v = 1/2,
+A document's target is moved by shifts 0 .. 3 M - 1, shift = r + M (k + 1): r runs over all M
+residues and
+k in {-1, 0, 1} is drawn so that the mean and the variance of the target's position are the same at
+every residue. With f = (r - (M - 1) / 2) / M and v = 1/2,
 
     P(k = +1) = (v + f^2 - f) / 2     P(k = -1) = (v + f^2 + f) / 2     P(k = 0) = 1 - v - f^2
 
-gives E[r + M k] = (M - 1) / 2 and Var[r + M k] = M^2 v for every r. Without it a trend along the context
-would pass for a dependence on the phase.
+gives E[r + M k] = (M - 1) / 2 and Var[r + M k] = M^2 v for every r. Without it a trend along the
+context would pass for a dependence on the phase.
 """
 
 import dataclasses
@@ -70,14 +71,16 @@ class Moments:
 def moments(position: np.ndarray) -> Moments:
     """Moments of the target positions of a crossed design, int [documents, M]."""
     mean, deviation = position.mean(0), position.std(0)
-    return Moments(float(position.mean()), float(position.std()), float(np.ptp(mean)), float(np.ptp(deviation)))
+    return Moments(
+        float(position.mean()), float(position.std()), float(np.ptp(mean)), float(np.ptp(deviation))
+    )
 
 
 def check_moments(position: np.ndarray) -> Moments:
     """The moments, once they are found equal to within what the number of documents allows.
 
-    One document more or less at k changes a residue's mean by M / documents and its variance by at most
-    3 M^2 / documents; the design may miss by a few documents, not by more.
+    One document more or less at k changes a residue's mean by M / documents and its variance by at
+    most 3 M^2 / documents; the design may miss by a few documents, not by more.
 
     Raises:
         ValueError: if they differ by more, naming the spreads.
@@ -88,7 +91,8 @@ def check_moments(position: np.ndarray) -> Moments:
     deviation_limit = 6 * 3 * residues**2 / documents / (2 * found.deviation)
     if found.mean_spread > mean_limit or found.deviation_spread > deviation_limit:
         raise ValueError(
-            f"The target position's moments differ over residues: means by {found.mean_spread:.2f} tokens"
+            "The target position's moments differ over residues: means by"
+            f" {found.mean_spread:.2f} tokens"
             f" (limit {mean_limit:.2f}), deviations by {found.deviation_spread:.2f} (limit"
             f" {deviation_limit:.2f}). Use more documents or draw shifts with draw_shifts."
         )
@@ -98,8 +102,8 @@ def check_moments(position: np.ndarray) -> Moments:
 def draw_shifts(offsets: np.ndarray, residues: int, rng: np.random.Generator) -> np.ndarray:
     """Draws the shift of every (document, residue), int [documents, M].
 
-    Counts of k are balanced over documents at every r; of several such draws the one with the most equal
-    moments is kept.
+    Counts of k are balanced over documents at every r; of several such draws the one with the most
+    equal moments is kept.
 
     Args:
         offsets: position of each document's target at shift 0, int [documents].
@@ -114,15 +118,16 @@ def draw_shifts(offsets: np.ndarray, residues: int, rng: np.random.Generator) ->
     ladder = np.stack([np.repeat([0, 1, 2], row) for row in counts])  # [M, documents]
     rows = np.arange(documents)[:, None]
     r = (np.arange(residues) - offsets[:, None]) % residues
-    best, best_score = None, np.inf
-    for _ in range(CANDIDATES):
+
+    def candidate() -> np.ndarray:
         k = rng.permuted(ladder, axis=1).T
-        shift = r + residues * k[rows, r]
+        return r + residues * k[rows, r]
+
+    def unevenness(shift: np.ndarray) -> float:
         found = moments(offsets[:, None] + shift)
-        score = found.mean_spread + found.deviation_spread
-        if score < best_score:
-            best, best_score = shift, score
-    return best
+        return found.mean_spread + found.deviation_spread
+
+    return min((candidate() for _ in range(CANDIDATES)), key=unevenness)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +151,7 @@ class CrossedDesign:
     seed: int
 
     def batches(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray, Prompts]]:
-        """Yields (document, residue, prompts) for up to `size` prompts at a time, document by document."""
+        """Yields (document, residue, prompts), up to `size` prompts at a time."""
         documents, residues = self.shift.shape
         for first in range(0, documents * residues, size):
             flat = np.arange(first, min(first + size, documents * residues))

@@ -1,15 +1,20 @@
 # Copyright 2026 The phasejax Authors
 # SPDX-License-Identifier: Apache-2.0
-"""Record lookup: find a key among records and say the value that follows it (paper, section "Evaluation A").
+"""Record lookup: find a key among records and say the value that follows it.
+
+The paper's task (section "Evaluation A"), over single tokens.
 
 A prompt is
 
     filler and records  |  key value key value ... key
     context tokens      |  demonstrations, then the query
 
-A record is a single-token key, `separation` filler tokens and a single-token value. The records and the
-query stand at fixed distances from the end; only filler moves a record, either before all of them (prefix
-padding: all records move together) or also between them (in-sequence padding: the phases of the other
+A record is a single-token key, `separation` filler tokens and a single-token value. The records
+and the
+query stand at fixed distances from the end; only filler moves a record, either before all of them
+(prefix
+padding: all records move together) or also between them (in-sequence padding: the phases of the
+    other
 records do not move in lockstep with the target's).
 """
 
@@ -36,8 +41,9 @@ class TaskConfig:
         num_fillers: distinct filler tokens.
         separation: filler tokens between a key and its value.
         demonstrations: solved queries before the last one.
-        span: the records stay within the last span tokens of the context, filler fills the rest; None
-            means the whole context. A curriculum widens it at one prompt length, hence one compilation.
+        span: the records stay within the last span tokens of the context, filler fills the rest;
+            None means the whole context. A curriculum widens it at one prompt length, hence one
+            compilation.
         residues: M, a multiple of every stride that is compared.
 
     Raises:
@@ -62,19 +68,23 @@ class TaskConfig:
             check_at_least(self, name, 0)
         if self.num_keys < self.num_records:
             raise ValueError(
-                f"num_keys={self.num_keys} is smaller than num_records={self.num_records}: the keys of a prompt"
+                f"num_keys={self.num_keys} is smaller than num_records={self.num_records}: the"
+                " keys of a prompt"
                 " are distinct, so raise num_keys."
             )
         if not 1 <= self.movable <= self.context:
             raise ValueError(
-                f"span={self.span} is not within 1 .. context={self.context}: lower span or raise context."
+                f"span={self.span} is not within 1 .. context={self.context}: lower span or"
+                " raise context."
             )
         need = self.record_tokens + self.max_shift
         if self.movable < need:
             name = "context" if self.span is None else "span"
             raise ValueError(
-                f"{name}={self.movable} is too short: {self.num_records} records of {self.record_length} tokens"
-                f" moved over 3 x residues={self.residues} need {need} tokens. Raise {name}, or lower"
+                f"{name}={self.movable} is too short: {self.num_records} records of"
+                f" {self.record_length} tokens"
+                f" moved over 3 x residues={self.residues} need {need} tokens. Raise {name}, or"
+                " lower"
                 " num_records or residues."
             )
 
@@ -163,8 +173,8 @@ class Content:
 def draw_content(task: TaskConfig, batch: int, rng: np.random.Generator) -> Content:
     """Draws keys, values, fillers and queries.
 
-    The queries of a prompt are distinct where there are records enough. Where not, they repeat at random:
-    repeats at a fixed distance would teach copying by position instead of looking up.
+    The queries of a prompt are distinct where there are records enough. Where not, they repeat at
+    random: repeats at a fixed distance would teach copying by position instead of looking up.
     """
     keys = np.argsort(rng.random((batch, task.num_keys), np.float32), axis=1)[:, : task.num_records]
     if task.num_records >= task.num_queries:
@@ -183,7 +193,11 @@ def draw_content(task: TaskConfig, batch: int, rng: np.random.Generator) -> Cont
 
 
 def draw_gaps(
-    task: TaskConfig, before: np.ndarray, target: np.ndarray, padding: np.ndarray, rng: np.random.Generator
+    task: TaskConfig,
+    before: np.ndarray,
+    target: np.ndarray,
+    padding: np.ndarray,
+    rng: np.random.Generator,
 ) -> np.ndarray:
     """Spreads the filler over the gaps before, between and after the records.
 
@@ -214,7 +228,7 @@ def draw_gaps(
 
 
 def assemble(task: TaskConfig, content: Content, gaps: np.ndarray) -> Prompts:
-    """Lays content out: records after their gaps, fillers in order everywhere else, then the queries."""
+    """Lays content out: records after their gaps, fillers elsewhere, then the queries."""
     batch = len(gaps)
     index = np.arange(task.num_records, dtype=np.int32) * task.record_length
     key_at = np.cumsum(gaps[:, :-1], axis=1, dtype=np.int32) + index

@@ -1,6 +1,6 @@
 # Copyright 2026 The phasejax Authors
 # SPDX-License-Identifier: Apache-2.0
-"""What one run is: a model, a task, a recipe and an evaluation, with one flat view for files and flags."""
+"""What one run is: a model, a task, a recipe, an evaluation; and one flat view of them."""
 
 import dataclasses
 from typing import Any
@@ -32,8 +32,8 @@ class TrainConfig:
     """How a model is trained.
 
     Attributes:
-        curriculum: stages before the task itself, each (num_records, span, context, max_steps). A stage ends
-            when the training accuracy over check_every steps reaches advance_accuracy.
+        curriculum: stages before the task itself, each (num_records, span, context, max_steps). A
+            stage ends when the training accuracy over check_every steps reaches advance_accuracy.
         final_steps: steps on the task itself, with a cosine learning rate.
         advance_accuracy: bar that ends a stage.
         check_every: steps between looks at the accuracy; also the logging period.
@@ -67,18 +67,27 @@ class TrainConfig:
     clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("final_steps", "check_every", "keep_checkpoints", "batch_size", "microbatch", "warmup_steps"):
+        for name in (
+            "final_steps",
+            "check_every",
+            "keep_checkpoints",
+            "batch_size",
+            "microbatch",
+            "warmup_steps",
+        ):
             check_at_least(self, name, 1)
         if self.batch_size % self.microbatch:
             raise ValueError(
-                f"batch_size={self.batch_size} is not a multiple of microbatch={self.microbatch}: change either."
+                f"batch_size={self.batch_size} is not a multiple of"
+                f" microbatch={self.microbatch}: change either."
             )
         steps = {"final_steps": self.final_steps, "checkpoint_every": self.checkpoint_every}
         steps |= {f"curriculum[{i}].max_steps": s.max_steps for i, s in enumerate(self.stages)}
         for name, value in steps.items():
             if value < 1 or value % self.check_every:
                 raise ValueError(
-                    f"{name}={value} is not a positive multiple of check_every={self.check_every}: stages end and"
+                    f"{name}={value} is not a positive multiple of"
+                    f" check_every={self.check_every}: stages end and"
                     " checkpoints are written when the accuracy is looked at. Change either."
                 )
 
@@ -87,7 +96,8 @@ class TrainConfig:
         """The curriculum, typed."""
         if any(len(stage) != 4 for stage in self.curriculum):
             raise ValueError(
-                f"curriculum={self.curriculum}: every stage is (num_records, span, context, max_steps)."
+                f"curriculum={self.curriculum}: every stage is (num_records, span, context,"
+                " max_steps)."
             )
         return tuple(Stage(*stage) for stage in self.curriculum)
 
@@ -143,7 +153,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.model.vocab_size != self.task.vocab_size:
             raise ValueError(
-                f"vocab_size={self.model.vocab_size}, but the task has {self.task.vocab_size} tokens: leave it out."
+                f"vocab_size={self.model.vocab_size}, but the task has {self.task.vocab_size}"
+                " tokens: leave it out."
             )
         if self.model.attention == "compressed":
             self._check_grid()
@@ -154,18 +165,20 @@ class RunConfig:
         grid = self.model.geometry
         if grid.window > self.task.context:
             raise ValueError(
-                f"window={grid.window} is larger than context={self.task.context}, so no entry would ever be"
+                f"window={grid.window} is larger than context={self.task.context}, so no entry"
+                " would ever be"
                 " complete: lower window or raise context."
             )
         if self.task.residues % grid.stride:
             raise ValueError(
-                f"residues={self.task.residues} is not a multiple of stride={grid.stride}, so the phases of a"
+                f"residues={self.task.residues} is not a multiple of stride={grid.stride}, so"
+                " the phases of a"
                 " residue would differ: choose residues a common multiple of the strides compared."
             )
 
     def flat(self) -> dict[str, Any]:
         """All fields in one dictionary, as files and flags name them."""
-        flat = {"name": self.name, "recipe": self.recipe, "seed": self.seed}
+        flat: dict[str, Any] = {"name": self.name, "recipe": self.recipe, "seed": self.seed}
         for group in GROUPS:
             flat |= dataclasses.asdict(getattr(self, group))
         del flat["vocab_size"]
@@ -177,9 +190,12 @@ class RunConfig:
         """Builds and checks a run from the flat view.
 
         Raises:
-            ValueError: for an unknown field, naming the closest one, and for any value that does not fit.
+            ValueError: for an unknown field, naming the closest one, and for any value that does
+                not fit.
         """
-        fields = {name: {f.name for f in dataclasses.fields(group)} for name, group in GROUPS.items()}
+        fields = {
+            name: {f.name for f in dataclasses.fields(group)} for name, group in GROUPS.items()
+        }
         known = {"name", "recipe", "seed"} | set().union(*fields.values()) - {"vocab_size"}
         for name in flat:
             if name not in known:

@@ -47,7 +47,7 @@ def learning_rate(config: RunConfig, position: Position) -> float:
 
 
 def advance(config: RunConfig, position: Position, accuracy: float) -> Position:
-    """Moves to the next stage if this one's bar is passed or its steps are spent; one rule for every run."""
+    """Moves on if the stage's bar is passed or its steps are spent; one rule for every run."""
     stages = config.train.stages
     if position.stage == len(stages):
         return position

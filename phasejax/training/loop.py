@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training loop: stages, checkpoints, metrics, resume.
 
-The same call again continues where the last one stopped, bit for bit: prompts are a function of (seed,
-step), and checkpoints fall on steps where nothing else is pending.
+The same call again continues where the last one stopped, bit for bit: prompts are a function of
+(seed, step), and checkpoints fall on steps where nothing else is pending.
 """
 
 import dataclasses
@@ -72,10 +72,16 @@ def initial_state(config: RunConfig) -> TrainState:
 
 def _checkpoint_tree(state: TrainState, position: Position) -> dict[str, Any]:
     numbers = {name: np.int64(value) for name, value in dataclasses.asdict(position).items()}
-    return {"params": nnx.to_pure_dict(state.params), "opt_state": state.opt_state, "position": numbers}
+    return {
+        "params": nnx.to_pure_dict(state.params),
+        "opt_state": state.opt_state,
+        "position": numbers,
+    }
 
 
-def restore(config: RunConfig, workdir: str | os.PathLike, store: CheckpointStore) -> tuple[TrainState, Position]:
+def restore(
+    config: RunConfig, workdir: str | os.PathLike, store: CheckpointStore
+) -> tuple[TrainState, Position]:
     """The newest readable checkpoint, or a fresh state if the run has none.
 
     Raises:
@@ -86,7 +92,8 @@ def restore(config: RunConfig, workdir: str | os.PathLike, store: CheckpointStor
     if found is None:
         if (Path(workdir) / STARTED).exists():
             raise ValueError(
-                f"The run in {workdir} had checkpoints, and none is left in {store.directory}: restore them, or"
+                f"The run in {workdir} had checkpoints, and none is left in {store.directory}:"
+                " restore them, or"
                 " delete the workdir to train from scratch."
             )
         return state, Position()
@@ -106,7 +113,8 @@ def _check_finite(rows: list[dict[str, float]], last_step: int) -> None:
             if not math.isfinite(value):
                 step = last_step - len(rows) + 1 + index
                 raise TrainingDiverged(
-                    f"{name} is {value} at step {step}: lower learning_rate or clip_norm. The last good checkpoint"
+                    f"{name} is {value} at step {step}: lower learning_rate or clip_norm. The"
+                    " last good checkpoint"
                     " is kept."
                 )
 
@@ -145,7 +153,8 @@ def train(
             state = jax.device_put(state, rules.sharding(mesh))
             graph = model_structure(config.model)
             step_fn = jax.jit(
-                functools.partial(train_step, graph=graph, optimizer=_optimizer(config)), donate_argnums=0
+                functools.partial(train_step, graph=graph, optimizer=_optimizer(config)),
+                donate_argnums=0,
             )
             log = MetricsLog(workdir, resume_step=position.step)
             while not is_finished(config, position):
@@ -154,9 +163,13 @@ def train(
                 queries = jnp.asarray(task.query_positions)
                 pending, rate = [], 0.0
                 for _ in range(every):
-                    prompts = training_batch(task, config.train.batch_size, config.seed, position.step)
+                    prompts = training_batch(
+                        task, config.train.batch_size, config.seed, position.step
+                    )
                     shape = (-1, config.train.microbatch)
-                    batch = [x.reshape(*shape, x.shape[1]) for x in (prompts.tokens, prompts.answers)]
+                    batch = [
+                        x.reshape(*shape, x.shape[1]) for x in (prompts.tokens, prompts.answers)
+                    ]
                     batch = jax.device_put(batch, batch_sharding)
                     rate = learning_rate(config, position)
                     state, metrics = step_fn(state, *batch, queries, jnp.float32(rate))

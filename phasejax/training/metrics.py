@@ -36,7 +36,9 @@ class MetricsLog:
 
     def write(self, row: dict[str, Any]) -> None:
         """Appends one row, on disk at return; numbers that are not finite become null."""
-        finite = {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in row.items()}
+        finite = {
+            k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in row.items()
+        }
         self._file.write(json.dumps(finite) + "\n")
         self._file.flush()
 

@@ -34,11 +34,15 @@ class ShardingRules:
         axes = [getattr(self, name) for name in logical]
         used = [axis for axis in axes if axis is not None]
         if len(used) != len(set(used)):
-            raise ValueError(f"axes {logical} map to mesh axes {axes}: a mesh axis can shard only one of them.")
+            raise ValueError(
+                f"axes {logical} map to mesh axes {axes}: a mesh axis can shard only one of them."
+            )
         return NamedSharding(mesh, PartitionSpec(*axes))
 
 
 def data_mesh(microbatch: int) -> Mesh:
     """A one-dimensional mesh of as many of the devices as divide a microbatch evenly."""
     count = math.gcd(jax.device_count(), microbatch)
-    return jax.make_mesh((count,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
+    return jax.make_mesh(
+        (count,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count]
+    )

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """One jitted training step: accumulated microbatches, clipping, AdamW.
 
-Gradients are the mean over the batch, summed over microbatches small enough for the caches; on a CPU
-that is nearly twice as fast as one large batch. The learning rate is an argument, so that a stage may end
-when the model is ready and not when a schedule says so.
+Gradients are the mean over the batch, summed over microbatches small enough for the caches; on a
+CPU
+that is nearly twice as fast as one large batch. The learning rate is an argument, so that a stage
+may end when the model is ready and not when a schedule says so.
 """
 
 import dataclasses
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -33,12 +35,17 @@ class TrainState:
     opt_state: optax.OptState
 
 
-def make_optimizer(*, b1: float, b2: float, weight_decay: float, clip_norm: float) -> optax.GradientTransformation:
-    """AdamW at learning rate 1 behind a global-norm clip; weights decay, gains and biases do not."""
+def make_optimizer(
+    *, b1: float, b2: float, weight_decay: float, clip_norm: float
+) -> optax.GradientTransformation:
+    """AdamW at learning rate 1 behind a global-norm clip; weights decay, gains and biases do"
+    " not."""
     return optax.chain(
         optax.clip_by_global_norm(clip_norm),
         optax.flatten(optax.scale_by_adam(b1=b1, b2=b2)),
-        optax.add_decayed_weights(weight_decay, mask=lambda p: jax.tree.map(lambda x: x.ndim > 1, p)),
+        optax.add_decayed_weights(
+            weight_decay, mask=lambda p: jax.tree.map(lambda x: x.ndim > 1, p)
+        ),
         optax.scale(-1.0),
     )
 
@@ -50,7 +57,7 @@ def answer_loss(
     answers: Int[Array, "B Q"],
     query_positions: Int[Array, "Q"],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Mean cross-entropy and accuracy (top-1 over the full vocabulary) at the scored queries."""
+    """Mean cross-entropy and top-1 accuracy over the full vocabulary at the scored queries."""
     model = nnx.merge(graph, params)
     logits = model(tokens, output_positions=query_positions).astype(jnp.float32)
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, answers).mean()
@@ -85,4 +92,5 @@ def train_step(
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     updates = jax.tree.map(lambda u: learning_rate * u, updates)
     metrics = {"loss": loss, "accuracy": accuracy, "grad_norm": optax.global_norm(grads)}
-    return TrainState(optax.apply_updates(state.params, updates), opt_state), metrics
+    params = typing.cast(Params, optax.apply_updates(state.params, updates))
+    return TrainState(params, opt_state), metrics

@@ -27,11 +27,15 @@ def read_config(workdir: str | os.PathLike) -> RunConfig:
     """
     path = Path(workdir) / CONFIG_FILE
     if not path.is_file():
-        raise ValueError(f"workdir={str(workdir)!r} holds no run: {path} is missing. Train into it first.")
+        raise ValueError(
+            f"workdir={str(workdir)!r} holds no run: {path} is missing. Train into it first."
+        )
     try:
         flat = json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not readable JSON ({error}): restore it or use another workdir.") from error
+        raise ValueError(
+            f"{path} is not readable JSON ({error}): restore it or use another workdir."
+        ) from error
     return RunConfig.from_flat(flat)
 
 
@@ -50,10 +54,13 @@ def claim_workdir(workdir: str | os.PathLike, config: RunConfig) -> None:
         return
     found = json.loads(json.dumps(read_config(directory).flat()))
     differing = [
-        f"{name}: {found[name]!r} there, {wanted[name]!r} asked" for name in wanted if found[name] != wanted[name]
+        f"{name}: {found[name]!r} there, {wanted[name]!r} asked"
+        for name in wanted
+        if found[name] != wanted[name]
     ]
     if differing:
         raise ValueError(
-            f"workdir={str(workdir)!r} holds a run of another config ({'; '.join(differing)}): choose another"
+            f"workdir={str(workdir)!r} holds a run of another config ({'; '.join(differing)}):"
+            " choose another"
             " workdir or the same config."
         )

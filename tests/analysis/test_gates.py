@@ -6,8 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
-from phasejax.analysis.gates import concentration, gate_mass_by_phase, load_gates, save_gates
+from phasejax.analysis.gates import concentration, gate_mass_by_phase
 from phasejax.compress.geometry import WindowGeometry
+from phasejax.evals.gates import load_gates, save_gates
 
 
 def softmax_gates(windows=50, window=8, heads=2, channels=1, seed=0):
@@ -120,3 +121,8 @@ def test_overlapping_offsets_of_a_phase_add_up():
     )  # phases 0 and 1 have two offsets
     np.testing.assert_allclose(uneven[:, 0], [0, 0, 0, 0, 0, 8])
     np.testing.assert_allclose(gate_mass_by_phase(one_hot([7]), WindowGeometry(8, 6))[1], 4)
+
+
+def test_gates_of_another_window_are_refused():
+    with pytest.raises(ValueError, match="those of a window of 6 tokens"):
+        gate_mass_by_phase(softmax_gates(), WindowGeometry(6, 6))

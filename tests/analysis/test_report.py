@@ -71,7 +71,7 @@ def test_page_needs_nothing_from_outside(page):
 
 
 def test_images_are_described_and_whole(page, quick_summary):
-    assert len(page.images) >= 4 * len(quick_summary["runs"])
+    assert len(page.images) >= 3 * len(quick_summary["runs"])
     for image in page.images:
         assert image["alt"]
         svg = base64.b64decode(image["src"].split(",")[1])

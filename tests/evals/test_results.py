@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from phasejax.evals import results
-from phasejax.evals.results import COLUMNS, correct_matrix, read_result, versions, write_result
+from phasejax.evals.results import (
+    COLUMNS,
+    correct_matrix,
+    read_result,
+    versions,
+    write_result,
+)
 
 META = {"config": {"name": "w8s8", "seed": 3}, "checkpoint_step": 10, "val_loss": 0.25}
 

@@ -1,0 +1,13 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""0 filler tokens between key and value, with 8 records, in training and test.
+
+python -m scripts.train --config=configs/laptop/w8s8_sep0.py --workdir=runs/w8s8_sep0
+"""
+
+from configs.laptop.common import ConfigDict, separated
+
+
+def get_config() -> ConfigDict:
+    """The run's flat configuration."""
+    return separated("w8s8_sep0", window=8, separation=0)

@@ -1,0 +1,303 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""The static compressor against loops over tokens, one-shot against streamed, variant by variant."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from phasejax.compress.base import Entries
+from phasejax.compress.geometry import WindowGeometry
+from phasejax.compress.static import StaticCompressor
+
+BATCH, TOKENS, WIDTH, HEAD_DIM = 2, 26, 6, 4
+GRIDS = [(8, 8), (8, 4), (8, 6), (2, 2), (12, 12), (1, 1)]
+KINDS = {
+    "scalar": {},
+    "scalar_2kv": {"num_kv_heads": 2},
+    "scalar_4kv": {"num_kv_heads": 4},
+    "no_bias": {"gate_bias": False},
+    "uniform": {"gate": "uniform"},
+    "vector": {"gate": "vector"},
+    "vector_2kv_no_bias": {"gate": "vector", "gate_bias": False, "num_kv_heads": 2},
+    "tied": {"tie_kv": True},
+    "post_norm": {"post_norm": True},
+    "uniform_tied_post_norm": {"gate": "uniform", "tie_kv": True, "post_norm": True},
+    "stride_start": {"rotary_anchor": "stride_start"},
+}
+# Every grid with the default gate, every kind without and with overlap.
+CASES = [(*grid, "scalar") for grid in GRIDS]
+CASES += [(8, stride, kind) for kind in KINDS for stride in (8, 6) if kind != "scalar"]
+cases = pytest.mark.parametrize(("window", "stride", "kind"), CASES)
+
+
+def build(
+    window: int,
+    stride: int,
+    *,
+    num_kv_heads: int = 1,
+    gate: str = "scalar",
+    gate_bias: bool = True,
+    tie_kv: bool = False,
+    post_norm: bool = False,
+    rotary_anchor: str = "window_start",
+) -> StaticCompressor:
+    """A compressor whose every parameter is random: zero biases and unit gains would hide errors."""
+    compressor = StaticCompressor(
+        WindowGeometry(window, stride, rotary_anchor),
+        WIDTH,
+        num_kv_heads,
+        HEAD_DIM,
+        tie_kv=tie_kv,
+        gate=gate,
+        gate_bias=gate_bias,
+        post_norm=post_norm,
+        norm_eps=1e-6,
+        kernel_init=nnx.initializers.normal(0.5),
+        dtype=jnp.float32,
+        param_dtype=jnp.float32,
+        rngs=nnx.Rngs(0),
+    )
+    rng = np.random.default_rng(1)
+    state = nnx.state(compressor, nnx.Param)
+    draw = lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32)  # noqa: E731
+    nnx.update(compressor, jax.tree.map(draw, state))
+    return compressor
+
+
+_BUILT: dict = {}
+
+
+def compiled(window: int, stride: int, kind: str):
+    """A compressor, its one-shot call and its append, jitted and kept for all tests."""
+    key = (window, stride, kind)
+    if key not in _BUILT:
+        graph, state = nnx.split(build(window, stride, **KINDS[kind]))
+        call = jax.jit(lambda s, h: nnx.merge(graph, s)(h))
+        gates = jax.jit(lambda s, h: nnx.merge(graph, s).gates(h))
+        append = jax.jit(lambda s, stream, h: nnx.merge(graph, s).append(stream, h))
+        compressor = nnx.merge(graph, state)
+        _BUILT[key] = (
+            compressor,
+            lambda h: call(state, h),
+            lambda h: gates(state, h),
+            lambda stream, h: append(state, stream, h),
+        )
+    return _BUILT[key]
+
+
+def hidden(seed: int = 0, tokens: int = TOKENS) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(BATCH, tokens, WIDTH)).astype(np.float32)
+
+
+def pool_by_loops(pool, geometry: WindowGeometry, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Entries [B, E, K, H] and gates [B, E, W, K, H] of one branch, one scalar at a time, float64."""
+    heads, dim = pool.shape
+    payload_map = np.asarray(pool.payload[...], np.float64)
+    gate_map = None if pool.gate_map is None else np.asarray(pool.gate_map[...], np.float64)
+    bias = None if pool.gate_bias is None else np.asarray(pool.gate_bias[...], np.float64)
+    gain = None if pool.post_norm is None else np.asarray(pool.post_norm.scale[...], np.float64)
+    window, stride = geometry.window, geometry.stride
+    starts = [s for s in range(0, x.shape[1], stride) if s + window <= x.shape[1]]
+    entries = np.zeros((x.shape[0], len(starts), heads, dim))
+    gates = np.zeros((x.shape[0], len(starts), window, heads, dim))
+    for b, e, k in np.ndindex(x.shape[0], len(starts), heads):
+        tokens = [x[b, starts[e] + i].astype(np.float64) for i in range(window)]
+        payload = [
+            np.array([tokens[i] @ payload_map[i, :, k * dim + c] for c in range(dim)])
+            for i in range(window)
+        ]
+        if gain is not None:
+            payload = [p / np.sqrt(np.mean(p * p) + 1e-6) * gain for p in payload]
+        for c in range(dim):
+            column = {"uniform": None, "scalar": k, "vector": k * dim + c}[pool.gate]
+            score = np.zeros(window)
+            for i in range(window):
+                if column is not None:
+                    score[i] = tokens[i] @ gate_map[i, :, column]
+                    if bias is not None:
+                        score[i] += bias[i, column]
+            weight = np.array([np.exp(s) for s in score])
+            weight /= weight.sum()
+            gates[b, e, :, k, c] = weight
+            entries[b, e, k, c] = sum(weight[i] * payload[i][c] for i in range(window))
+    return entries, gates
+
+
+@cases
+def test_entries_and_gates_are_those_of_the_definition(window, stride, kind):
+    compressor, call, gates, _ = compiled(window, stride, kind)
+    x, geometry = hidden(), compressor.geometry
+    entries, weights = call(x), gates(x)
+    branches = ("key",) if compressor.tie_kv else ("key", "value")
+    assert (entries.value is None) == compressor.tie_kv
+    assert set(weights) == set(branches)
+    for name in branches:
+        wanted, wanted_gates = pool_by_loops(getattr(compressor, name), geometry, x)
+        np.testing.assert_allclose(getattr(entries, name), wanted, rtol=1e-4, atol=1e-5)
+        found = np.broadcast_to(weights[name], wanted_gates.shape)
+        np.testing.assert_allclose(found, wanted_gates, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(weights[name].sum(axis=2), 1, atol=1e-6)
+        assert weights[name].dtype == jnp.float32
+        assert weights[name].shape[-1] == (HEAD_DIM if compressor.key.gate == "vector" else 1)
+    count = geometry.num_entries(TOKENS)
+    np.testing.assert_array_equal(entries.start, geometry.start(count))
+    np.testing.assert_array_equal(entries.end, geometry.end(count))
+    np.testing.assert_array_equal(entries.position, geometry.position(count))
+    assert np.asarray(entries.valid).all()
+
+
+@cases
+def test_a_token_changes_the_entries_of_its_windows_and_no_others(window, stride, kind):
+    compressor, call, _, _ = compiled(window, stride, kind)
+    x = hidden()
+    before = call(x)
+    for token in range(TOKENS):
+        changed = x.copy()
+        changed[:, token] += 1
+        after = call(changed)
+        touched = {e for e in compressor.geometry.offsets(token) if e < len(before.start)}
+        for name in ("key",) if compressor.tie_kv else ("key", "value"):
+            new, old = (np.asarray(getattr(entries, name)) for entries in (after, before))
+            moved = np.any(new != old, axis=(0, 2, 3))
+            assert set(np.flatnonzero(moved)) == touched, f"token {token}, {name}"
+
+
+def stream(append, state, x: np.ndarray, cuts: list[int]) -> Entries:
+    """Appends x in the pieces between the cuts; keeps the valid slots."""
+    edges = [0, *cuts, x.shape[1]]
+    pieces = []
+    for first, last in zip(edges, edges[1:], strict=False):
+        state, closed = append(state, x[:, first:last])
+        valid = np.asarray(closed.valid)
+        # An entry is given when its last token arrives: not before, and not again.
+        assert all(first <= end < last for end in np.asarray(closed.end)[valid])
+        keep = lambda a, v=valid: None if a is None else np.asarray(a)[:, v]  # noqa: E731
+        rows = {f: np.asarray(getattr(closed, f))[valid] for f in ("start", "end", "position")}
+        pieces.append(Entries(keep(closed.key), keep(closed.value), **rows, valid=valid[valid]))
+    join = lambda f, axis: np.concatenate([getattr(p, f) for p in pieces], axis)  # noqa: E731
+    value = None if pieces[0].value is None else join("value", 1)
+    rows = {f: join(f, 0) for f in ("start", "end", "position", "valid")}
+    return Entries(join("key", 1), value, **rows)
+
+
+def assert_same_entries(found: Entries, wanted: Entries) -> None:
+    for field in dataclasses.fields(Entries):
+        a, b = getattr(found, field.name), getattr(wanted, field.name)
+        if b is None:
+            assert a is None
+        elif field.name in ("key", "value"):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=field.name)
+        else:
+            np.testing.assert_array_equal(a, b, err_msg=field.name)
+
+
+@cases
+def test_token_by_token_equals_one_shot(window, stride, kind):
+    compressor, call, _, append = compiled(window, stride, kind)
+    x = hidden()
+    found = stream(append, compressor.init_state(BATCH), x, list(range(1, TOKENS)))
+    assert_same_entries(found, call(x))
+
+
+@pytest.mark.parametrize(("window", "stride"), GRIDS)
+@pytest.mark.parametrize("cuts", [[], [17], [3, 20], [9, 18]], ids=str)
+def test_many_tokens_at_once_equal_one_shot(window, stride, cuts):
+    compressor, call, _, append = compiled(window, stride, "scalar")
+    x = hidden(3)
+    found = stream(append, compressor.init_state(BATCH), x, cuts)
+    assert_same_entries(found, call(x))
+
+
+@pytest.mark.parametrize(("window", "stride"), [(8, 8), (8, 4), (8, 6), (3, 2)])
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(pieces=st.lists(st.sampled_from([1, 2, 5, 9, 13]), min_size=1, max_size=6))
+def test_any_cuts_equal_one_shot(window, stride, pieces):
+    # Few sizes of pieces, so that append is compiled a few times only.
+    compressor, _, _, append = compiled(window, stride, "scalar")
+    x = hidden(4, 60)[:, : sum(pieces)]
+    wanted, _ = pool_by_loops(compressor.key, compressor.geometry, x)
+    found = stream(append, compressor.init_state(BATCH), x, np.cumsum(pieces)[:-1].tolist())
+    np.testing.assert_allclose(found.key, wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found.start, compressor.geometry.start(wanted.shape[1]))
+
+
+@pytest.mark.parametrize("stride", [8, 4])
+def test_uniform_is_a_gate_without_scores(stride):
+    uniform, scalar = build(8, stride, gate="uniform"), build(8, stride)
+    for name in ("key", "value"):
+        pool = getattr(scalar, name)
+        pool.payload[...] = getattr(uniform, name).payload[...]
+        pool.gate_map[...] = jnp.zeros_like(pool.gate_map[...])
+        pool.gate_bias[...] = jnp.zeros_like(pool.gate_bias[...])
+    assert_same_entries(scalar(hidden()), uniform(hidden()))
+
+
+@pytest.mark.parametrize("stride", [8, 4])
+def test_a_vector_gate_with_equal_channels_is_scalar(stride):
+    vector = build(8, stride, gate="vector", num_kv_heads=2)
+    scalar = build(8, stride, num_kv_heads=2)
+    for name in ("key", "value"):
+        wide, narrow = getattr(vector, name), getattr(scalar, name)
+        wide.payload[...] = narrow.payload[...]
+        wide.gate_map[...] = jnp.repeat(narrow.gate_map[...], HEAD_DIM, axis=-1)
+        wide.gate_bias[...] = jnp.repeat(narrow.gate_bias[...], HEAD_DIM, axis=-1)
+    assert_same_entries(vector(hidden()), scalar(hidden()))
+
+
+@pytest.mark.parametrize(("window", "stride"), GRIDS)
+def test_a_short_sequence_has_no_entries(window, stride):
+    compressor, _, _, _ = compiled(window, stride, "scalar")
+    entries = compressor(hidden(tokens=window)[:, : window - 1])
+    assert entries.key.shape == (BATCH, 0, 1, HEAD_DIM)
+    assert entries.valid.shape == (0,)
+    gates = compressor.gates(hidden(tokens=window)[:, : window - 1])
+    assert gates["key"].shape == (BATCH, 0, window, 1, 1)
+
+
+def test_every_offset_has_parameters_of_its_own():
+    compressor = build(8, 4, num_kv_heads=2)
+    shapes = jax.tree.map(jnp.shape, nnx.to_pure_dict(nnx.state(compressor, nnx.Param)))
+    branch = {"payload": (8, WIDTH, 8), "gate_map": (8, WIDTH, 2), "gate_bias": (8, 2)}
+    assert shapes == {"key": branch, "value": branch}
+    tied = build(8, 4, gate="uniform", tie_kv=True)
+    assert set(nnx.to_pure_dict(nnx.state(tied, nnx.Param))) == {"key"}
+
+
+def test_gates_stay_float32_where_products_do_not():
+    low = StaticCompressor(
+        WindowGeometry(8, 8),
+        WIDTH,
+        1,
+        HEAD_DIM,
+        tie_kv=False,
+        gate="scalar",
+        gate_bias=True,
+        post_norm=False,
+        norm_eps=1e-6,
+        kernel_init=nnx.initializers.normal(0.5),
+        dtype=jnp.bfloat16,
+        param_dtype=jnp.float32,
+        rngs=nnx.Rngs(0),
+    )
+    x = jnp.asarray(hidden(), jnp.bfloat16)
+    assert low(x).key.dtype == jnp.bfloat16
+    assert low.gates(x)["key"].dtype == jnp.float32
+    state = low.init_state(BATCH)
+    state, closed = low.append(state, x[:, :8])
+    assert closed.key.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(closed.key, low(x).key[:, :1])
+
+
+def test_no_implicit_promotion(strict_numerics):
+    for kind in ("scalar", "vector", "uniform_tied_post_norm"):
+        compressor = build(8, 4, **KINDS[kind])
+        jax.eval_shape(compressor, jnp.zeros((BATCH, TOKENS, WIDTH)))
+        state = compressor.init_state(BATCH)
+        jax.eval_shape(compressor.append, state, jnp.zeros((BATCH, 5, WIDTH)))
