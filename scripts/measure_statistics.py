@@ -4,9 +4,10 @@
 
   python -m scripts.measure_statistics --json=docs/results/statistics.json
 
-takes about three minutes on one core. Reported are false alarms of the periodicity tests (5% is
+takes about four minutes on one core. Reported are false alarms of the periodicity tests (5% is
 right, unless the row says that it fails on purpose), power, how often the scan names the planted
-period, and how often each end of the interval of a gap misses the true gap (at most 2.5%).
+period or a wrong one, and how often each end of the interval of a gap misses the true gap (2.5% at
+most is right), beside the lower end of a percentile bootstrap.
 """
 
 import json
@@ -23,7 +24,7 @@ import scipy
 from absl import app, flags
 
 from phasejax import statistics
-from phasejax.statistics.gap import Gap
+from phasejax.statistics.gap import Gap, fold
 
 _JSON = flags.DEFINE_string("json", None, "File to write the rates to.")
 _EFFORT = flags.DEFINE_float("effort", 1.0, "Multiplies the simulated runs of every row.")
@@ -31,6 +32,7 @@ _SEED = flags.DEFINE_integer("seed", 0, "First seed; runs of a row take consecut
 
 RESIDUES = 24
 PERMUTATIONS = 199
+MISSES = ("misses_below", "misses_above", "percentile_misses_below")
 
 
 def cosine(period: int, amplitude: float) -> np.ndarray:
@@ -46,9 +48,15 @@ def simulate(
     design: Any = "matched",
     trend: float = 0.0,
     document_variance: float = 0.6,
+    spread: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Answers and positions of one simulated evaluation, each [D, M]."""
-    position = statistics.draw_positions(documents, RESIDUES, 2 * seed, design=design)
+    """Answers and positions of one simulated evaluation, each [D, M].
+
+    With spread every document has a start of its own. One start for all is the harder case: drift
+    does not average out, and neighbouring periods differ little.
+    """
+    start = np.random.default_rng(seed).integers(100, 600, documents) if spread else 480
+    position = statistics.draw_positions(documents, RESIDUES, 2 * seed, start=start, design=design)
     correct = statistics.draw_correct(
         position, profile, 2 * seed + 1, document_variance=document_variance, trend=trend
     )
@@ -67,15 +75,25 @@ def rejects(seed: int, period: int, remove_trend: bool = True, **options: Any) -
     return test.p_value <= 0.05
 
 
-def names(seed: int, period: int | None, **options: Any) -> bool:
-    """Whether the scan names this period."""
+def named(seed: int, **options: Any) -> int | None:
+    """The period that the scan names."""
     scan = statistics.scan_periods(
         *simulate(seed, **options),
         permutations=PERMUTATIONS,
         nested_permutations=PERMUTATIONS,
         seed=seed,
     )
-    return scan.period == period
+    return scan.period
+
+
+def names(seed: int, period: int | None, **options: Any) -> bool:
+    """Whether the scan names this period."""
+    return named(seed, **options) == period
+
+
+def names_another(seed: int, period: int, **options: Any) -> bool:
+    """Whether the scan names a period, and a wrong one."""
+    return named(seed, **options) not in (None, period)
 
 
 Row = tuple[str, str, int, Callable[[int], bool]]
@@ -105,7 +123,7 @@ def false_alarms() -> Iterator[Row]:
             yield (
                 group,
                 f"trend of {100 * trend:g} points per token, {note}",
-                100 if "purpose" in note else 500,
+                100 if "purpose" in note else 1000,
                 lambda s, t=trend, d=design, r=remove: rejects(
                     s,
                     8,
@@ -116,7 +134,13 @@ def false_alarms() -> Iterator[Row]:
                     document_variance=0.3,
                 ),
             )
-    yield group, "scan of 2..24, no effect", 300, lambda s: not names(s, None, documents=60)
+    for spread, note in ((False, "one start"), (True, "starts spread")):
+        yield (
+            group,
+            f"scan of 2..24, no effect, {note}",
+            400,
+            lambda s, w=spread: not names(s, None, documents=60, spread=w),
+        )
 
 
 def detections() -> Iterator[Row]:
@@ -142,27 +166,46 @@ def detections() -> Iterator[Row]:
             40,
             lambda s, p=period: names(s, p, profile=[0.1] + [0.5] * (p - 1), documents=200),
         )
-    yield (
-        "period found",
-        "cosine of period 24 (hardly differs from 23 over 3 periods), amplitude 0.07",
-        20,
-        lambda s: names(s, 24, profile=cosine(24, 0.07), documents=200),
-    )
+    for spread, note in (
+        (False, "one start (24 hardly differs from 23 over 3 periods)"),
+        (True, "starts spread"),
+    ):
+        yield (
+            "period found",
+            f"cosine of period 24, amplitude 0.07, 200 documents, {note}",
+            40,
+            lambda s, w=spread: names(s, 24, profile=cosine(24, 0.07), documents=200, spread=w),
+        )
     yield (
         "period found",
         "period 8 with one dead phase, 200 documents",
         100,
         lambda s: names(s, 8, profile=statistics.DEAD_PHASE, documents=200),
     )
+    for label, profile in (
+        ("cosine of period 8, amplitude 0.05", cosine(8, 0.05)),
+        ("one of 8 phases at 0.4 instead of 0.5", [0.4] + [0.5] * 7),
+    ):
+        for rate, hit in (("weak, found", names), ("weak, wrong", names_another)):
+            yield (
+                rate,
+                f"{label}, 100 documents, starts spread",
+                100,
+                lambda s, p=profile, h=hit: h(s, 8, profile=p, documents=100, spread=True),
+            )
 
 
 def measure_gap(profile: Any, label: str, period: int | None, runs: int, seed: int) -> dict:
     """Bias of the estimates of a gap, and how often each end misses it."""
     truth = float(np.ptp(profile))
     gaps: list[Gap] = []
+    percentile = []  # lower ends of the interval that is not used
     for run in range(seed, seed + runs):
         correct, _ = simulate(run, profile, documents=200, document_variance=0.3)
         gaps.append(statistics.estimate_gap(correct, period=period, draws=300, seed=run))
+        values = fold(correct.astype(float), period or RESIDUES)
+        means = statistics.bootstrap_means(values, 300, run)
+        percentile.append(np.quantile(np.ptp(means, axis=1), 0.025))
 
     def mean(name: str) -> float:
         return float(np.mean([getattr(gap, name) for gap in gaps]))
@@ -175,6 +218,7 @@ def measure_gap(profile: Any, label: str, period: int | None, runs: int, seed: i
         "runs": runs,
         "misses_below": sum(gap.low > truth + 1e-9 for gap in gaps),
         "misses_above": sum(gap.high < truth - 1e-9 for gap in gaps),
+        "percentile_misses_below": int(sum(low > truth + 1e-9 for low in percentile)),
     }
 
 
@@ -217,7 +261,7 @@ def measure(*, effort: float, seed: int) -> dict[str, Any]:
         "dead phase": statistics.DEAD_PHASE,
     }
     gaps = [
-        measure_gap(profile, label, period, max(2, round(effort * 150)), seed)
+        measure_gap(profile, label, period, max(2, round(effort * 300)), seed)
         for label, profile in profiles.items()
         for period in (None, 8)
     ]
@@ -243,11 +287,11 @@ def show(result: dict[str, Any]) -> None:
         interval = f"{row['low']:.1%} .. {row['high']:.1%}"
         table.add_row(row["group"], row["case"], str(row["runs"]), f"{row['rate']:.1%}", interval)
     rich.print(table)
-    names = ("true", "raw", "corrected", "null", "low", "high", "low misses", "high misses")
-    table = rich.table.Table("gap (points, mean of runs)", *names)
+    heads = ("true", "raw", "corrected", "null", "low", "high", "low misses", "high misses")
+    table = rich.table.Table("gap (points, mean of runs)", *heads, "percentile low misses")
     for row in result["gaps"]:
         values = [f"{100 * value:.1f}" for value in (row["true"], *row["mean"].values())]
-        misses = [f"{row[f'misses_{side}'] / row['runs']:.1%}" for side in ("below", "above")]
+        misses = [f"{row[kind] / row['runs']:.1%}" for kind in MISSES]
         table.add_row(row["case"], *values, *misses)
     rich.print(table)
 

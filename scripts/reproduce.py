@@ -33,7 +33,9 @@ _WORKERS = flags.DEFINE_integer(
 )
 _RUNS = flags.DEFINE_list("runs", None, "Only these runs of the preset.")
 _SEEDS = flags.DEFINE_list("seeds", None, "These seeds instead of the preset's.")
-_OVERRIDES = flags.DEFINE_list("overrides", [], "FIELD=JSON changes for every run, for trials.")
+_OVERRIDES = flags.DEFINE_multi_string(
+    "override", [], "FIELD=JSON, a change to every run, for trials; may be repeated."
+)
 _PERMUTATIONS = flags.DEFINE_integer(
     "permutations", 9999, "Permutations of every test.", lower_bound=99
 )
@@ -181,7 +183,7 @@ class JobBars:
 def main(_: list[str]) -> int:
     """Maps flags to arguments."""
     preset = _PRESET.value
-    overrides = {}
+    overrides: dict[str, Any] = {}
     for item in _OVERRIDES.value:
         name, _, value = item.partition("=")
         overrides[name] = json.loads(value)

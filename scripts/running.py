@@ -7,7 +7,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import app, flags
 from rich.console import Console
@@ -41,7 +41,7 @@ def _parse(argv: list[str]) -> list[str]:
         fail(error)
 
 
-def fail(error: Exception) -> None:
+def fail(error: Exception) -> NoReturn:
     """Ends the program with the message alone; a traceback would hide it."""
     console.print(f"error: {error}", style="bold red", markup=False, soft_wrap=True)
     sys.exit(2)
@@ -118,7 +118,7 @@ def evaluation_progress(*, quiet: bool) -> Iterator[Callable[[str, int, int], No
         yield report
 
 
-def show_profiles(workdir: str | os.PathLike) -> None:
+def show_profiles(workdir: str) -> None:
     """Prints the accuracy by phase of a run's results, with Wilson intervals."""
     from phasejax.analysis.runs import read_run
     from phasejax.evals.results import correct_matrix

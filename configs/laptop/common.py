@@ -3,7 +3,7 @@
 """What all laptop runs share: a tiny Qwen3, the record lookup, one recipe for every variant.
 
 Two layers of width 64 with 4 query heads and 1 KV head of 16, untied, without a sink; 20 records
-in 113 tokens, 64 keys and 64 values, residues modulo 24.
+in 113 tokens, 32 keys and 32 values, residues modulo 24.
 """
 
 from typing import Any
@@ -25,6 +25,13 @@ SHARED: dict[str, Any] = {
     "rope_theta": 10_000.0,
     "tie_embeddings": False,
     "init_std": None,
+    "embed_std": 1.0,
+    "num_keys": 32,
+    "num_values": 32,
+    "curriculum": ((2, 8, 33, 1000), (5, 16, 33, 200), (10, 32, 33, 200)),
+    "final_steps": 250,
+    "advance_accuracy": 0.8,
+    "eval_documents": 256,
 }
 
 
@@ -42,4 +49,10 @@ def laptop(name: str, **changes: Any) -> ConfigDict:
 
 def separated(name: str, **changes: Any) -> ConfigDict:
     """A run of the series with filler tokens between key and value: fewer records."""
-    return laptop(name, recipe="separated", num_records=8, **changes)
+    return laptop(
+        name,
+        recipe="separated",
+        num_records=8,
+        curriculum=((2, 12, 33, 1000), (4, 24, 33, 200)),
+        **changes,
+    )

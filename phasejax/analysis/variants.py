@@ -102,7 +102,7 @@ def variant_of(config: Mapping[str, Any]) -> Variant:
     attention = config.get("attention")
     if attention not in ("full", "compressed"):
         raise ValueError(f"attention={attention!r} is neither 'full' nor 'compressed'.")
-    shared = {
+    shared: dict[str, Any] = {
         "kv_heads": int(config.get("num_kv_heads", 1)),
         "qk_norm": bool(config.get("qk_norm", True)),
         "separation": int(config.get("separation", 0)),

@@ -25,7 +25,7 @@ class CheckpointStore:
         self.directory = Path(directory).absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
         self._checkpointer = ocp.training.Checkpointer(
-            self.directory,
+            str(self.directory),
             preservation_policy=ocp.training.preservation_policies.LatestN(keep),
             cleanup_tmp_directories=True,
         )

@@ -19,6 +19,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from phasejax.compress.base import Compressor, Entries
@@ -103,7 +104,7 @@ class OffsetPool(nnx.Module):
             precision=jax.lax.Precision.HIGHEST,
         )
         if self.gate_bias is not None:
-            scores = scores + self.gate_bias[...].astype(jnp.float32)
+            scores = scores + self.gate_bias[...].astype(jnp.float32)[None, None]
         channels = head_dim if self.gate == "vector" else 1
         return jax.nn.softmax(scores, axis=2).reshape(batch, entries, offsets, heads, channels)
 
@@ -159,7 +160,7 @@ class StaticCompressor(Compressor):
             return hidden[:, : entries * stride].reshape(
                 hidden.shape[0], entries, window, self.width
             )
-        return hidden[:, self.geometry.start(entries)[:, None] + jnp.arange(window)]
+        return hidden[:, self.geometry.start(entries)[:, None] + np.arange(window)]
 
     def _pool(self, windows: Windows, first: int | Array, valid: Array) -> Entries:
         index = jnp.arange(windows.shape[1], dtype=jnp.int32) + first
@@ -197,7 +198,7 @@ class StaticCompressor(Compressor):
         origin = state.count - (window - 1)  # position of seen[:, 0]
         first = jnp.maximum(0, -(-origin // stride))
         slots = -(-new // stride)
-        index = (first + jnp.arange(slots))[:, None] * stride + jnp.arange(window) - origin
+        index = (first + jnp.arange(slots))[:, None] * stride + jnp.arange(window)[None] - origin
         valid = (first + jnp.arange(slots)) * stride + window <= state.count + new
         windows = jnp.take(seen, jnp.clip(index, 0, seen.shape[1] - 1), axis=1)
         entries = self._pool(windows, first.astype(jnp.int32), valid)

@@ -3,6 +3,7 @@
 """Evaluates a trained run: every document at every residue, one row a prompt."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from flax import nnx
 from phasejax.checkpoints.store import CheckpointStore
 from phasejax.evals.gates import save_gates
 from phasejax.evals.results import COLUMNS, write_result
-from phasejax.models.build import model_structure
+from phasejax.models.build import compiler_options, model_structure
 from phasejax.tasks.crossed import CrossedDesign, check_moments, crossed_design
 from phasejax.tasks.record_lookup import PADDINGS
 from phasejax.training.config import RunConfig
@@ -37,7 +38,7 @@ def make_scorer(config: RunConfig, params: nnx.State, batch: int) -> Scorer:
     graph = model_structure(config.model)
     query = jnp.asarray(config.task.query_positions[-1:])
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=compiler_options(1))
     def forward(
         params: nnx.State, tokens: jax.Array, answers: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
@@ -127,7 +128,9 @@ def capture_gates(
 ) -> dict[int, dict[str, np.ndarray]]:
     """Gate weights for prompts [B, T]: layer -> branch -> float32 [windows, W, K, C]."""
     model = nnx.merge(model_structure(config.model), params)
-    captured = jax.jit(lambda model, tokens: model.gates(tokens))(model, jnp.asarray(tokens))
+    captured = jax.jit(
+        lambda model, tokens: model.gates(tokens), compiler_options=compiler_options(0)
+    )(model, jnp.asarray(tokens))
     return {
         layer: {
             branch: np.asarray(gate, np.float32).reshape(-1, *gate.shape[2:])

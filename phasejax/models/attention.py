@@ -102,3 +102,13 @@ class Attention(nnx.Module):
         else:
             mixed = reference.attend(query, wanted, *read, **how)
         return self.output(mixed.reshape(batch, -1, config.num_heads * config.head_dim))
+
+    def gates(self, hidden: Hidden) -> dict[str, Float[Array, "B E W K C"]]:
+        """Weights of the offsets by branch, from the normalised residual stream.
+
+        Raises:
+            ValueError: if attention is full.
+        """
+        if self.compressor is None:
+            raise ValueError("attention='full' has no gates: capture those of a compressed model.")
+        return self.compressor.gates(hidden)

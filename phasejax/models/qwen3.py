@@ -80,10 +80,8 @@ class Qwen3(nnx.Module):
         Raises:
             ValueError: if the model has full attention, hence no gates.
         """
-        if self.config.attention == "full":
-            raise ValueError("attention='full' has no gates: capture those of a compressed model.")
         hidden, captured = self.embed(tokens), []
         for block in self.blocks:
-            captured.append(block.attention.compressor.gates(block.attention_norm(hidden)))
+            captured.append(block.attention.gates(block.attention_norm(hidden)))
             hidden = block(hidden)
         return captured

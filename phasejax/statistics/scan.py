@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scan over all periods 2..M, and the decision which of them is the period."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,8 @@ class PeriodScan:
       adjusted_p: [n] permutation p-value of each period against the maximum over all.
       null_quantile: 1 - level quantile of the maximum under the permutations.
       p_value: of the maximum; the smallest adjusted_p.
-      period: the period found; None if p_value exceeds level.
+      period: the period found; None if p_value exceeds level. It is significant itself, or improves
+        a significant divisor significantly.
       level: significance level of the scan.
       permutations: B.
     """
@@ -85,22 +86,26 @@ def find_period(
     position: Array,
     nuisance: Array,
     start: int,
+    significant: Collection[int],
     level: float,
     permutations: int,
     seed: int,
 ) -> int:
-    """Smallest period, related to the best fit, which no multiple improves.
+    """Smallest significant period, related to the best fit, which no multiple improves.
 
     Only divisors and multiples compete. A near miss such as 7 for 8 is significant as well when
     documents span a few periods, and no multiple of 7 need improve it, but it fits worse than 8.
     The search therefore starts at the best fit, takes its smallest divisor that no multiple
-    improves, and where there is none climbs to the multiple which improves it most.
+    improves, and where there is none climbs to the multiple which improves it most. A divisor
+    must be significant itself: where the effect is weak, a divisor that explains nothing is not
+    improved significantly either.
 
     Args:
       scores: [D, M].
       position: [D, M].
       nuisance: [D * M, K] orthonormal trend basis.
       start: period of the best fit.
+      significant: periods which may be taken as a divisor.
       level: of each nested test (the maximum over the multiples of one period).
       permutations: B of each nested test.
       seed: of the permutations.
@@ -110,7 +115,8 @@ def find_period(
     """
     seen: dict[int, tuple[float, int]] = {}
     while True:
-        for period in (p for p in range(2, start + 1) if start % p == 0):
+        divisors = {p for p in significant if start % p == 0} | {start}
+        for period in sorted(divisors):
             if period not in seen:
                 seen[period] = nested_test(
                     scores, position, nuisance, period, permutations, seed + period
@@ -137,7 +143,8 @@ def scan_periods(
     Args:
       correct: [D, M] scores of D documents at all M residues.
       position: [D, M] token positions of the targets; position[d, r] % M == r.
-      periods: increasing, within 2..M; all of them by default.
+      periods: increasing, within 2..M; all of them by default. Multiples that are not among them
+        still compete for the period found.
       permutations: B of the scan: circular shifts, independently per document.
       seed: of the permutations.
       remove_trend: whether position and its square are regressed out.
@@ -178,8 +185,16 @@ def scan_periods(
     found = None
     if adjusted.min() <= level:
         start = chosen[int(np.argmax(observed))]
+        significant = [p for p, alone in zip(chosen, adjusted, strict=True) if alone <= level]
         found = find_period(
-            scores, where, nuisance, start, nested_level, nested_permutations, seed + 1
+            scores,
+            where,
+            nuisance,
+            start,
+            significant,
+            nested_level,
+            nested_permutations,
+            seed + 1,
         )
     return PeriodScan(
         periods=chosen,

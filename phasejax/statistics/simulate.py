@@ -17,33 +17,37 @@ def draw_positions(
     residues: int,
     seed: int,
     *,
-    start: int = 480,
+    start: ArrayLike = 480,
     design: Literal["matched", "drift"] = "matched",
 ) -> Array:
-    """Draws target positions start + r + M k with k in {-1, 0, 1}.
+    """Draws target positions start + s + M k with s in 0..M-1 and k in {-1, 0, 1}.
 
     Args:
       documents: D.
       residues: M.
       seed: of the draws.
-      start: a multiple of M, at least M.
+      start: integers of at least M: one for all documents, or [D].
       design: "matched" draws k such that position has mean start + (M - 1) / 2 and variance
         M^2 / 2 at every residue; "drift" draws k uniformly, so that residues differ in depth.
 
     Returns:
-      [D, M] integer positions.
+      [D, M] integer positions, position[d, r] % M == r.
     """
-    if start % residues or start < residues:
-        raise ValueError(f"start={start} is not a positive multiple of residues={residues}.")
+    first = np.broadcast_to(np.asarray(start), (documents,))[:, None]
+    if not np.issubdtype(first.dtype, np.integer) or first.min() < residues:
+        raise ValueError(
+            f"start={start}, but it must hold integers of at least residues={residues}, so that no "
+            "position is negative: raise start."
+        )
     rng = np.random.default_rng(seed)
-    residue = np.arange(residues)
-    centre = (residue - (residues - 1) / 2) / residues
+    step = (np.arange(residues) - first) % residues
+    centre = (step - (residues - 1) / 2) / residues
     before, after = (0.5 + centre**2 + centre) / 2, (0.5 + centre**2 - centre) / 2
     if design == "drift":
-        before, after = np.full(residues, 1 / 3), np.full(residues, 1 / 3)
+        before, after = np.full(step.shape, 1 / 3), np.full(step.shape, 1 / 3)
     u = rng.random((documents, residues))
     shift = (u > 1 - after).astype(np.int64) - (u < before)
-    return start + residue + residues * shift
+    return first + step + residues * shift
 
 
 def draw_correct(

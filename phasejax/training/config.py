@@ -40,7 +40,7 @@ class TrainConfig:
         checkpoint_every: steps between checkpoints.
         keep_checkpoints: newest checkpoints kept.
         batch_size: prompts a step.
-        microbatch: prompts whose gradients are computed at once.
+        microbatch_tokens: most tokens whose gradients are computed at once; what fits the caches.
         learning_rate: AdamW learning rate after warm-up.
         final_learning_rate: fraction of it that remains at the end.
         warmup_steps: linear warm-up from the first step.
@@ -56,8 +56,8 @@ class TrainConfig:
     check_every: int = 25
     checkpoint_every: int = 200
     keep_checkpoints: int = 2
-    batch_size: int = 32
-    microbatch: int = 8
+    batch_size: int = 64
+    microbatch_tokens: int = 1024
     learning_rate: float = 5e-3
     final_learning_rate: float = 0.05
     warmup_steps: int = 50
@@ -72,15 +72,10 @@ class TrainConfig:
             "check_every",
             "keep_checkpoints",
             "batch_size",
-            "microbatch",
+            "microbatch_tokens",
             "warmup_steps",
         ):
             check_at_least(self, name, 1)
-        if self.batch_size % self.microbatch:
-            raise ValueError(
-                f"batch_size={self.batch_size} is not a multiple of"
-                f" microbatch={self.microbatch}: change either."
-            )
         steps = {"final_steps": self.final_steps, "checkpoint_every": self.checkpoint_every}
         steps |= {f"curriculum[{i}].max_steps": s.max_steps for i, s in enumerate(self.stages)}
         for name, value in steps.items():
@@ -100,6 +95,11 @@ class TrainConfig:
                 " max_steps)."
             )
         return tuple(Stage(*stage) for stage in self.curriculum)
+
+    def microbatch(self, prompt_length: int) -> int:
+        """Prompts of a microbatch: the largest divisor of the batch within microbatch_tokens."""
+        sizes = [n for n in range(1, self.batch_size + 1) if self.batch_size % n == 0]
+        return max(n for n in sizes if n == 1 or n * prompt_length <= self.microbatch_tokens)
 
     @property
     def max_steps(self) -> int:

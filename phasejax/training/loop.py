@@ -23,7 +23,7 @@ import optax
 from flax import nnx
 
 from phasejax.checkpoints.store import CheckpointStore
-from phasejax.models.build import init_params, model_structure
+from phasejax.models.build import compiler_options, init_params, model_structure
 from phasejax.tasks.record_lookup import training_batch
 from phasejax.training.config import RunConfig
 from phasejax.training.curriculum import Position, advance, is_finished, learning_rate, task_at
@@ -71,7 +71,7 @@ def initial_state(config: RunConfig) -> TrainState:
 
 
 def _checkpoint_tree(state: TrainState, position: Position) -> dict[str, Any]:
-    numbers = {name: np.int64(value) for name, value in dataclasses.asdict(position).items()}
+    numbers = {name: jnp.int32(value) for name, value in dataclasses.asdict(position).items()}
     return {
         "params": nnx.to_pure_dict(state.params),
         "opt_state": state.opt_state,
@@ -143,7 +143,9 @@ def train(
     claim_workdir(workdir, config)
     rules = rules or ShardingRules()
     every = config.train.check_every
-    mesh = data_mesh(config.train.microbatch)
+    stages = range(len(config.train.stages) + 1)
+    lengths = [task_at(config, stage).prompt_length for stage in stages]
+    mesh = data_mesh(math.gcd(*map(config.train.microbatch, lengths)))
     batch_sharding = rules.sharding(mesh, "accumulation", "batch", "tokens")
     store = CheckpointStore(Path(workdir) / CHECKPOINTS, keep=config.train.keep_checkpoints)
     log = None
@@ -155,6 +157,7 @@ def train(
             step_fn = jax.jit(
                 functools.partial(train_step, graph=graph, optimizer=_optimizer(config)),
                 donate_argnums=0,
+                compiler_options=compiler_options(1),
             )
             log = MetricsLog(workdir, resume_step=position.step)
             while not is_finished(config, position):
@@ -166,7 +169,7 @@ def train(
                     prompts = training_batch(
                         task, config.train.batch_size, config.seed, position.step
                     )
-                    shape = (-1, config.train.microbatch)
+                    shape = (-1, config.train.microbatch(task.prompt_length))
                     batch = [
                         x.reshape(*shape, x.shape[1]) for x in (prompts.tokens, prompts.answers)
                     ]

@@ -38,8 +38,7 @@ class TrainState:
 def make_optimizer(
     *, b1: float, b2: float, weight_decay: float, clip_norm: float
 ) -> optax.GradientTransformation:
-    """AdamW at learning rate 1 behind a global-norm clip; weights decay, gains and biases do"
-    " not."""
+    """AdamW at learning rate 1 behind a global-norm clip; only matrices decay."""
     return optax.chain(
         optax.clip_by_global_norm(clip_norm),
         optax.flatten(optax.scale_by_adam(b1=b1, b2=b2)),

@@ -70,7 +70,7 @@ def test_any_grid(grid, token, more):
     offsets = geometry.offsets(token)
     assert all(0 <= i < window and e * stride + i == token for e, i in offsets.items())
     together = bool(offsets.keys() & geometry.offsets(token + more).keys())
-    assert bool(geometry.share_entry(token, token + more)) == together
+    assert geometry.share_entry(np.array([token]), np.array([token + more])).tolist() == [together]
     # Each further stride of tokens closes exactly one more entry.
     assert geometry.num_entries(window + token + stride) == geometry.num_entries(window + token) + 1
 

@@ -94,6 +94,21 @@ class TestStatistic:
             twin = known_period_test(other, where, period, permutations=1)
             assert twin.statistic == pytest.approx(test.statistic, rel=1e-6)
 
+    @given(st.integers(0, 10**6), st.integers(3, 20), st.integers(2, 8), st.integers(1, 30))
+    @settings(max_examples=30, deadline=None)
+    def test_moving_all_targets_changes_nothing(
+        self, seed: int, documents: int, period: int, tokens: int
+    ) -> None:
+        position = draw_positions(documents, 8, seed)
+        scores = np.random.default_rng(seed).random((documents, 8))
+        moved = np.roll(position + tokens, tokens, axis=1)  # column r holds residue r again
+        rolled = np.roll(scores, tokens, axis=1)
+        test = known_period_test(scores, position, period, permutations=49, seed=seed)
+        twin = known_period_test(rolled, moved, period, permutations=49, seed=seed)
+        assert twin.statistic == pytest.approx(test.statistic, rel=1e-6)
+        assert twin.p_value == pytest.approx(test.p_value, abs=0.021)  # one tie in float32
+        np.testing.assert_allclose(np.roll(test.profile, tokens), twin.profile, atol=1e-6)
+
     def test_tail_agrees_with_scipy_and_goes_on_below_doubles(self) -> None:
         f = np.array([0.0, 0.5, 3.0, 80.0, 200.0])
         expected = -stats.f.logsf(f, 7, 9191) / np.log(10)
@@ -221,6 +236,28 @@ class TestPower:
             for position in [draw_positions(100, 24, seed)]
         ]
         assert np.mean(hits) >= 0.8
+
+
+class TestDesign:
+    @pytest.mark.parametrize("design", ["matched", "drift"])
+    def test_positions_of_a_start_per_document(self, design: str) -> None:
+        start = np.arange(24, 24 + 400)
+        position = draw_positions(400, 24, 0, start=start, design=design)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(position % 24, np.tile(np.arange(24), (400, 1)))
+        offset = position - start[:, None]
+        assert offset.min() >= -24
+        assert offset.max() < 48
+
+    def test_matched_moments(self) -> None:
+        position = draw_positions(40_000, 24, 0)
+        np.testing.assert_allclose(position.mean(axis=0), 480 + 11.5, atol=0.4)
+        np.testing.assert_allclose(position.std(axis=0), 24 / np.sqrt(2), rtol=0.02)
+        drift = draw_positions(40_000, 24, 0, design="drift").mean(axis=0)
+        np.testing.assert_allclose(drift, 480 + np.arange(24), atol=0.5)
+
+    def test_start_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="start=23"):
+            draw_positions(5, 24, 0, start=23)
 
 
 class TestEdges:

@@ -72,7 +72,41 @@ def test_search_climbs_from_a_harmonic_and_descends_from_a_multiple() -> None:
     scores = draw_correct(position, DEAD_PHASE, 5).astype(float)
     nuisance = nuisance_basis(position, True)
     for start in (2, 4, 8, 16, 24):
-        assert find_period(scores, position, nuisance, start, 0.01, 199, 0) == 8
+        assert find_period(scores, position, nuisance, start, range(2, 25), 0.01, 199, 0) == 8
+
+
+def test_a_divisor_that_explains_nothing_is_not_the_period() -> None:
+    # So weak an effect that no multiple of 2 improves the fit of 2 significantly either.
+    position = draw_positions(60, 24, 1)
+    scores = draw_correct(position, cosine(8, 0.04), 2).astype(float)
+    nuisance = nuisance_basis(position, True)
+    assert nested_test(scores, position, nuisance, 2, 199, 0)[0] > 0.01
+    assert find_period(scores, position, nuisance, 8, [2, 8], 0.01, 199, 0) == 2
+    assert find_period(scores, position, nuisance, 8, [8], 0.01, 199, 0) == 8
+
+
+def test_a_weak_effect_names_no_harmonic() -> None:
+    # A plain cosine of period 8 has no part at 2 and 4, which were named before their own test.
+    found = [scan(cosine(8, 0.05), 100, seed).period for seed in range(40)]
+    named = [period for period in found if period is not None]
+    assert len(named) >= 12
+    assert np.mean([period in (2, 4) for period in named]) <= 0.1
+
+
+@pytest.mark.parametrize(("profile", "period"), [(cosine(8, 0.1), 8), (cosine(24, 0.14), 24)])
+def test_starts_that_differ_between_documents(profile: np.ndarray, period: int) -> None:
+    # Positions spread over many periods tell 24 from 23, which three periods hardly do.
+    found = []
+    for seed in range(10):
+        start = np.random.default_rng(seed).integers(100, 600, 80)
+        position = draw_positions(80, 24, seed, start=start)
+        correct = draw_correct(position, profile, seed + 400)
+        found.append(
+            scan_periods(
+                correct, position, permutations=199, nested_permutations=199, seed=seed
+            ).period
+        )
+    assert np.mean([one == period for one in found]) >= 0.9
 
 
 def test_null_names_no_period() -> None:
