@@ -9,11 +9,11 @@ from phasejax.training.config import RunConfig
 from phasejax.validation import nearest
 
 
-def define_config_flag() -> flags.FlagHolder:
+def define_config_flag(default: str | None = None) -> flags.FlagHolder:
     """Defines --config=FILE and --config.FIELD=VALUE."""
     return config_flags.DEFINE_config_file(
         "config",
-        None,
+        default,
         "Python file with get_config(); --config.FIELD=VALUE changes a field.",
         lock_config=True,
     )

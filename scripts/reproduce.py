@@ -9,9 +9,12 @@ The same command again continues: finished runs are skipped, interrupted ones re
 report/index.html; its numbers are in report/summary.json.
 """
 
+import concurrent.futures
 import importlib
 import json
+import multiprocessing
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -106,30 +109,34 @@ def reproduce(
                 cache = str(workdir / "compiled")
                 complete = run_all(todo, workers=workers, cache=cache, on_event=bars.show)
     finally:
-        seconds = total_seconds(workdir, time.monotonic() - began)
+        total_seconds(workdir, time.monotonic() - began)
     done = [job.workdir for job in jobs if is_done(job)]
     if not done:
         running.console.print(
             "No run is finished, so there is nothing to report.", style="bold red"
         )
         return False
-    path = write(done, report, seconds=seconds, permutations=permutations, workdir=workdir)
+    path = write(done, report, permutations=permutations, workdir=workdir)
     running.console.print(f"Report: {path}", soft_wrap=True)
     return complete
 
 
-def write(
-    workdirs: list[str], report: Path, *, seconds: float, permutations: int, workdir: Path
-) -> Path:
-    """Summarizes runs and writes the report; its own seconds count."""
+def write(workdirs: list[str], report: Path, *, permutations: int, workdir: Path) -> Path:
+    """Summarizes finished runs and writes the report; the seconds that it takes count too."""
     from phasejax.analysis.report import write_report
     from phasejax.analysis.runs import read_run
     from phasejax.analysis.summary import summarize
 
     began = time.monotonic()
     loaded = [read_run(path) for path in workdirs]
-    with running.console.status("Testing for periods, drawing the report"):
-        summary = summarize(loaded, permutations=permutations)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with (
+        running.console.status("Testing for periods, drawing the report"),
+        concurrent.futures.ProcessPoolExecutor(
+            mp_context=multiprocessing.get_context("spawn")
+        ) as pool,
+    ):
+        summary = summarize(loaded, permutations=permutations, map_runs=pool.map)
         summary["wall_seconds"] = round(total_seconds(workdir, time.monotonic() - began), 1)
         return write_report(loaded, summary, report)
 
@@ -182,6 +189,7 @@ class JobBars:
 
 def main(_: list[str]) -> int:
     """Maps flags to arguments."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     preset = _PRESET.value
     overrides: dict[str, Any] = {}
     for item in _OVERRIDES.value:

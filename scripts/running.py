@@ -4,7 +4,6 @@
 
 import contextlib
 import dataclasses
-import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn

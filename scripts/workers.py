@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -61,6 +62,14 @@ def run_job(job: Job, say: Callable[[str, Any], None], stop: Any) -> bool:
     return True
 
 
+def _stop_with_parent(stop: Any) -> None:
+    """A worker whose parent was killed checkpoints its run and ends."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        stop.set()
+
+
 def _say(events: Any, index: int, kind: str, detail: Any) -> None:
     events.put(Event(index, kind, detail))
 
@@ -70,6 +79,7 @@ def _work(
 ) -> None:
     """A worker process: pinned to a core before JAX counts them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and says stop
+    threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
     if core is not None:
         os.sched_setaffinity(0, {core})
     import jax

@@ -28,7 +28,7 @@ SHARED: dict[str, Any] = {
     "embed_std": 1.0,
     "num_keys": 32,
     "num_values": 32,
-    "curriculum": ((2, 8, 33, 1000), (5, 16, 33, 200), (10, 32, 33, 200)),
+    "curriculum": ((2, 8, 8, 1200), (5, 16, 33, 300), (10, 32, 33, 200)),
     "final_steps": 250,
     "advance_accuracy": 0.8,
     "eval_documents": 256,
@@ -53,6 +53,6 @@ def separated(name: str, **changes: Any) -> ConfigDict:
         name,
         recipe="separated",
         num_records=8,
-        curriculum=((2, 12, 33, 1000), (4, 24, 33, 200)),
+        curriculum=((2, 12, 12, 1200), (4, 24, 33, 300)),
         **changes,
     )

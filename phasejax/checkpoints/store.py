@@ -26,7 +26,7 @@ class CheckpointStore:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._checkpointer = ocp.training.Checkpointer(
             str(self.directory),
-            preservation_policy=ocp.training.preservation_policies.LatestN(keep),
+            preservation_policy=ocp.training.preservation_policies.LatestN(keep),  # pyrefly: ignore[bad-argument-type]
             cleanup_tmp_directories=True,
         )
 

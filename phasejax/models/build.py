@@ -12,10 +12,11 @@ from phasejax.models.qwen3 import Qwen3
 
 
 def compiler_options(level: int) -> dict[str, int] | None:
-    """Options for jax.jit: LLVM's level on a CPU, where it rules the time to compile.
+    """Options for jax.jit: LLVM's level on a CPU, which rules how long compiling takes.
 
     Args:
-        level: 0 for what runs once; 1 for what runs often, as fast as the default and compiled sooner.
+        level: 0 for what runs once; 1 for what runs often, as fast as the default and compiled
+            sooner.
     """
     return {"xla_backend_optimization_level": level} if jax.default_backend() == "cpu" else None
 

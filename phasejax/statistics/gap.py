@@ -4,8 +4,7 @@
 
 The largest minus the smallest of noisy means exceeds the largest minus the smallest of the means,
 and a percentile bootstrap adds noise to noise: without any effect its lower end is above zero in
-every sample. (Reflecting that bootstrap still misses the null in a fifth to three fifths of them.)
-What is done instead:
+every simulated sample short of a perfect score. What is done instead:
 
 * estimate: cross-fitting. Nine tenths of the documents choose the best and the worst column, the
   other tenth measures their difference. Before it is clipped to the interval its expectation is

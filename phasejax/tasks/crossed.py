@@ -29,7 +29,6 @@ from phasejax.tasks.record_lookup import (
 )
 
 SPREAD = 0.5  # v: half of M^2 is the variance of a shift
-CANDIDATES = 64
 DESIGN_STREAM = 1  # keeps evaluation documents apart from training batches of the same seed
 
 
@@ -79,22 +78,20 @@ def moments(position: np.ndarray) -> Moments:
 def check_moments(position: np.ndarray) -> Moments:
     """The moments, once they are found equal to within what the number of documents allows.
 
-    One document more or less at k changes a residue's mean by M / documents and its variance by at
-    most 3 M^2 / documents; the design may miss by a few documents, not by more.
+    One document more or less at k changes a residue's mean by M / documents; means and deviations
+    may miss by three such steps.
 
     Raises:
         ValueError: if they differ by more, naming the spreads.
     """
     found = moments(position)
     documents, residues = position.shape
-    mean_limit = 6 * residues / documents
-    deviation_limit = 6 * 3 * residues**2 / documents / (2 * found.deviation)
-    if found.mean_spread > mean_limit or found.deviation_spread > deviation_limit:
+    limit = 3 * residues / documents
+    if max(found.mean_spread, found.deviation_spread) > limit:
         raise ValueError(
-            "The target position's moments differ over residues: means by"
-            f" {found.mean_spread:.2f} tokens"
-            f" (limit {mean_limit:.2f}), deviations by {found.deviation_spread:.2f} (limit"
-            f" {deviation_limit:.2f}). Use more documents or draw shifts with draw_shifts."
+            f"The target position's moments differ over residues: means by {found.mean_spread:.2f}"
+            f" and deviations by {found.deviation_spread:.2f} tokens, where {documents} documents"
+            f" allow {limit:.2f}. Use more documents, or draw shifts with draw_shifts."
         )
     return found
 
@@ -102,8 +99,8 @@ def check_moments(position: np.ndarray) -> Moments:
 def draw_shifts(offsets: np.ndarray, residues: int, rng: np.random.Generator) -> np.ndarray:
     """Draws the shift of every (document, residue), int [documents, M].
 
-    Counts of k are balanced over documents at every r; of several such draws the one with the most
-    equal moments is kept.
+    k is drawn with the probabilities above; then single draws are changed, the best one first,
+    while that brings a residue's mean and standard deviation nearer to their expectations.
 
     Args:
         offsets: position of each document's target at shift 0, int [documents].
@@ -113,21 +110,34 @@ def draw_shifts(offsets: np.ndarray, residues: int, rng: np.random.Generator) ->
     Returns:
         shift[d, m] such that (offsets[d] + shift[d, m]) % M == m.
     """
-    documents = len(offsets)
-    counts = shift_counts(residues, documents)
-    ladder = np.stack([np.repeat([0, 1, 2], row) for row in counts])  # [M, documents]
-    rows = np.arange(documents)[:, None]
+    cumulative = np.cumsum(shift_probabilities(residues), axis=1)
     r = (np.arange(residues) - offsets[:, None]) % residues
+    k = np.sum(rng.random(r.shape)[..., None] > cumulative[r, :2], axis=-1)
+    mean = offsets.mean() + (residues - 1) / 2 + residues
+    deviation = np.sqrt(offsets.var() + residues**2 * SPREAD)
+    for column in range(residues):
+        base = offsets + r[:, column]
+        k[:, column] = _balance(base, k[:, column], residues, mean, deviation)
+    return r + residues * k
 
-    def candidate() -> np.ndarray:
-        k = rng.permuted(ladder, axis=1).T
-        return r + residues * k[rows, r]
 
-    def unevenness(shift: np.ndarray) -> float:
-        found = moments(offsets[:, None] + shift)
-        return found.mean_spread + found.deviation_spread
-
-    return min((candidate() for _ in range(CANDIDATES)), key=unevenness)
+def _balance(
+    base: np.ndarray, k: np.ndarray, residues: int, mean: float, deviation: float
+) -> np.ndarray:
+    """Changes single k until positions base + M k come no nearer to the mean and deviation."""
+    documents, best = len(base), np.inf
+    choices = base[:, None] + residues * np.arange(3)
+    while True:
+        position = choices[np.arange(documents), k]
+        first = (position.sum() - position[:, None] + choices) / documents
+        second = ((position**2).sum() - (position**2)[:, None] + choices**2) / documents
+        miss = np.abs(first - mean) + np.abs(np.sqrt(second - first**2) - deviation)
+        document, choice = np.unravel_index(np.argmin(miss), miss.shape)
+        if miss[document, choice] > best - 1e-9:
+            return k
+        best = miss[document, choice]
+        k = k.copy()
+        k[document] = choice
 
 
 @dataclasses.dataclass(frozen=True)

@@ -57,7 +57,8 @@ class Trained:
     finished: bool
 
 
-def _optimizer(config: RunConfig) -> optax.GradientTransformation:
+def make_run_optimizer(config: RunConfig) -> optax.GradientTransformation:
+    """The optimizer of a run."""
     train = config.train
     return make_optimizer(
         b1=train.b1, b2=train.b2, weight_decay=train.weight_decay, clip_norm=train.clip_norm
@@ -67,7 +68,7 @@ def _optimizer(config: RunConfig) -> optax.GradientTransformation:
 def initial_state(config: RunConfig) -> TrainState:
     """Fresh parameters and optimizer state."""
     params = init_params(config.model, config.seed)
-    return TrainState(params, jax.jit(_optimizer(config).init)(params))
+    return TrainState(params, jax.jit(make_run_optimizer(config).init)(params))
 
 
 def _checkpoint_tree(state: TrainState, position: Position) -> dict[str, Any]:
@@ -155,7 +156,7 @@ def train(
             state = jax.device_put(state, rules.sharding(mesh))
             graph = model_structure(config.model)
             step_fn = jax.jit(
-                functools.partial(train_step, graph=graph, optimizer=_optimizer(config)),
+                functools.partial(train_step, graph=graph, optimizer=make_run_optimizer(config)),
                 donate_argnums=0,
                 compiler_options=compiler_options(1),
             )

@@ -1,6 +1,6 @@
 # Copyright 2026 The phasejax Authors
 # SPDX-License-Identifier: Apache-2.0
-"""The static compressor against loops over tokens, one-shot against streamed, variant by variant."""
+"""The static compressor, variant by variant: against loops over tokens, and streamed."""
 
 import jax
 import jax.numpy as jnp
@@ -45,8 +45,9 @@ def build(
     tie_kv: bool = False,
     post_norm: bool = False,
     rotary_anchor: str = "window_start",
+    dtype: str = "float32",
 ) -> StaticCompressor:
-    """A compressor whose every parameter is random: zero biases and unit gains would hide errors."""
+    """A compressor with random parameters: zero biases and unit gains would hide errors."""
     compressor = StaticCompressor(
         WindowGeometry(window, stride, rotary_anchor),
         WIDTH,
@@ -58,7 +59,7 @@ def build(
         post_norm=post_norm,
         norm_eps=1e-6,
         kernel_init=nnx.initializers.normal(0.5),
-        dtype=jnp.dtype("float32"),
+        dtype=jnp.dtype(dtype),
         param_dtype=jnp.dtype("float32"),
         rngs=nnx.Rngs(0),
     )
@@ -95,7 +96,7 @@ def hidden(seed: int = 0, tokens: int = TOKENS) -> np.ndarray:
 
 
 def pool_by_loops(pool, geometry: WindowGeometry, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Entries [B, E, K, H] and gates [B, E, W, K, H] of one branch, one scalar at a time, float64."""
+    """Entries [B, E, K, H] and gates [B, E, W, K, H] of one branch, scalar by scalar, float64."""
     heads, dim = pool.shape
     payload_map = np.asarray(pool.payload[...], np.float64)
     gate_map = None if pool.gate_map is None else np.asarray(pool.gate_map[...], np.float64)
@@ -277,33 +278,23 @@ def test_every_offset_has_parameters_of_its_own():
 
 
 def test_gates_stay_float32_where_products_do_not():
-    low = StaticCompressor(
-        WindowGeometry(8, 8),
-        WIDTH,
-        1,
-        HEAD_DIM,
-        tie_kv=False,
-        gate="scalar",
-        gate_bias=True,
-        post_norm=False,
-        norm_eps=1e-6,
-        kernel_init=nnx.initializers.normal(0.5),
-        dtype=jnp.dtype("bfloat16"),
-        param_dtype=jnp.dtype("float32"),
-        rngs=nnx.Rngs(0),
-    )
+    low = build(8, 8, dtype="bfloat16")
     x = jnp.asarray(hidden(), jnp.bfloat16)
-    assert low(x).key.dtype == jnp.bfloat16
-    assert low.gates(x)["key"].dtype == jnp.float32
+    entries, gates = jax.jit(lambda x: (jax.tree.leaves(low(x)), low.gates(x)))(x)
+    assert entries[0].dtype == jnp.bfloat16
+    assert gates["key"].dtype == jnp.float32
     state = low.init_state(BATCH)
-    state, closed = low.append(state, x[:, :8])
+    _, closed = jax.jit(lambda s, x: low.append(s, x))(state, x[:, :8])
     assert closed.key.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(closed.key, low(x).key[:, :1])
+    np.testing.assert_array_equal(closed.key, entries[0][:, :1])
 
 
-def test_no_implicit_promotion(strict_numerics):
-    for kind in ("scalar", "vector", "uniform_tied_post_norm"):
-        compressor = build(8, 4, **KINDS[kind])
-        jax.eval_shape(compressor, jnp.zeros((BATCH, TOKENS, WIDTH)))
-        state = compressor.init_state(BATCH)
-        jax.eval_shape(compressor.append, state, jnp.zeros((BATCH, 5, WIDTH)))
+@pytest.mark.parametrize("kind", ["scalar", "vector", "uniform", "tied"])
+def test_no_implicit_promotion(kind, strict_numerics):
+    compressor = build(8, 4, **KINDS[kind])
+    state = compressor.init_state(BATCH)
+
+    def everything(x):
+        return jax.tree.leaves((compressor(x), compressor.gates(x), compressor.append(state, x)))
+
+    jax.eval_shape(everything, jnp.zeros((BATCH, TOKENS, WIDTH)))
