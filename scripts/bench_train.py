@@ -149,7 +149,7 @@ def show(result: dict[str, Any]) -> None:
 
 def main(_: list[str]) -> None:
     """Maps flags to arguments."""
-    config = config_flag.to_run_config(_CONFIG.value)
+    config = running.guarded(config_flag.to_run_config, _CONFIG.value)
     result = bench(config, repeats=_REPEATS.value, compare=_COMPARE.value)
     show(result)
     if _JSON.value:

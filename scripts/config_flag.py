@@ -20,15 +20,16 @@ def define_config_flag(default: str | None = None) -> flags.FlagHolder:
 
 
 def to_run_config(flat: ConfigDict) -> RunConfig:
-    """The checked configuration; a mistake ends the program with one line.
+    """The checked configuration.
 
     Raises:
-        app.UsageError: with the message of the check that failed.
+        ValueError: with the message of the check that failed, or if the file cannot be loaded.
     """
     try:
-        return RunConfig.from_flat(flat.to_dict())
-    except ValueError as error:
-        raise app.UsageError(str(error)) from error
+        values = flat.to_dict()
+    except OSError as error:
+        raise ValueError(str(error)) from error
+    return RunConfig.from_flat(values)
 
 
 def check_fields(argv: list[str], known: set[str]) -> None:

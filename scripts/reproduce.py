@@ -187,14 +187,39 @@ class JobBars:
         self._bars.update(self._all, completed=sum(self._done.values()))
 
 
+def parse_overrides(items: list[str]) -> dict[str, Any]:
+    """Fields and values of --override.
+
+    Raises:
+        ValueError: naming the item that is not FIELD=JSON.
+    """
+    overrides = {}
+    for item in items:
+        name, _, value = item.partition("=")
+        try:
+            overrides[name] = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"--override={item} is not FIELD=JSON ({error}).") from error
+    return overrides
+
+
+def parse_seeds(items: list[str] | None) -> list[int] | None:
+    """Numbers of --seeds.
+
+    Raises:
+        ValueError: naming the flag, if one is not a number.
+    """
+    try:
+        return [int(item) for item in items] if items else None
+    except ValueError as error:
+        raise ValueError(f"--seeds={','.join(items or ())} are not whole numbers.") from error
+
+
 def main(_: list[str]) -> int:
     """Maps flags to arguments."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     preset = _PRESET.value
-    overrides: dict[str, Any] = {}
-    for item in _OVERRIDES.value:
-        name, _, value = item.partition("=")
-        overrides[name] = json.loads(value)
+    overrides = running.guarded(parse_overrides, _OVERRIDES.value)
     try:
         complete = running.guarded(
             reproduce,
@@ -203,7 +228,7 @@ def main(_: list[str]) -> int:
             Path(_REPORT.value),
             workers=_WORKERS.value or len(os.sched_getaffinity(0)),
             runs=_RUNS.value,
-            seeds=[int(seed) for seed in _SEEDS.value] if _SEEDS.value else None,
+            seeds=running.guarded(parse_seeds, _SEEDS.value),
             overrides=overrides,
             permutations=_PERMUTATIONS.value,
         )

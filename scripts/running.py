@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from absl import app, flags
+from absl import app, flags, logging
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -35,9 +35,12 @@ def run(main: Callable[[list[str]], int | None]) -> None:
 
 def _parse(argv: list[str]) -> list[str]:
     try:
-        return flags.FLAGS(argv)
+        rest = flags.FLAGS(argv)
     except (flags.Error, FileNotFoundError, TypeError, ValueError) as error:
         fail(error)
+    if not flags.FLAGS["verbosity"].present:
+        logging.set_verbosity(logging.WARNING)  # what checkpoints say of themselves hides progress
+    return rest
 
 
 def fail(error: Exception) -> NoReturn:

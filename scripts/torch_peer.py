@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same training step in plain eager PyTorch, for the benchmark to compare with."""
 
+import importlib
 import math
 import time
 from typing import Any
@@ -21,8 +22,8 @@ def torch_step_seconds(config: RunConfig, prompts: Prompts, *, repeats: int) -> 
         ValueError: if PyTorch is missing, or the run is not of the kind that is written here.
     """
     try:
-        import torch
-        from torch.nn import functional
+        torch = importlib.import_module("torch")
+        functional = importlib.import_module("torch.nn.functional")
     except ImportError as error:
         raise ValueError("compare='torch' needs PyTorch: pip install torch.") from error
     model, task = config.model, config.task

@@ -34,7 +34,7 @@ def train_run(config: RunConfig, workdir: str, *, quiet: bool) -> bool:
 
 def main(_: list[str]) -> int:
     """Maps flags to arguments."""
-    config = config_flag.to_run_config(_CONFIG.value)
+    config = running.guarded(config_flag.to_run_config, _CONFIG.value)
     finished = running.guarded(train_run, config, _WORKDIR.value, quiet=_QUIET.value)
     return 0 if finished else running.UNFINISHED
 

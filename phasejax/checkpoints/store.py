@@ -32,7 +32,7 @@ class CheckpointStore:
 
     def save(self, step: int, tree: Any) -> None:
         """Saves a tree of arrays as checkpoint `step`; returns once it is safe on disk."""
-        self._checkpointer.save_pytree(step, tree, overwrite=True)
+        self._checkpointer.save(step, tree, overwrite=True)
 
     def restore(self, like: Any) -> tuple[int, Any] | None:
         """The newest checkpoint that can be read, or None if none was ever written.
@@ -53,7 +53,7 @@ class CheckpointStore:
         steps = sorted((info.step for info in self._checkpointer.checkpoints), reverse=True)
         for step in steps:
             try:
-                return step, self._checkpointer.load_pytree(step, abstract)
+                return step, self._checkpointer.load(step, abstract)
             except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file
                 logger.warning(
                     "Checkpoint %d in %s cannot be read and is skipped: %s",

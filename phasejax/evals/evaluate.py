@@ -163,7 +163,9 @@ def evaluate(workdir: str | os.PathLike, *, report: Report | None = None) -> Non
             "moments": dataclasses.asdict(check_moments(design.position)),
         }
         if padding == "prefix" and config.model.attention == "compressed":
-            _, _, prompts = next(design.batches(settings.gate_documents))
-            gates = capture_gates(config, params, prompts.tokens)
+            residues = config.task.residues
+            _, _, prompts = next(design.batches(settings.gate_documents * residues))
+            # One prompt of each document, at residues in turn.
+            gates = capture_gates(config, params, prompts.tokens[:: residues + 1])
             save_gates(Path(workdir) / "gates.zarr", gates, config.model.geometry)
         write_result(Path(workdir) / RESULTS, padding, rows, meta)

@@ -124,7 +124,7 @@ class EvalConfig:
     gate_documents: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("eval_documents", "eval_batch"):
+        for name in ("eval_documents", "eval_batch", "gate_documents"):
             check_at_least(self, name, 1)
 
 
@@ -200,6 +200,9 @@ class RunConfig:
         for name in flat:
             if name not in known:
                 raise ValueError(f"Unknown config field {name!r}: {nearest(name, known)}")
+        for name in ("name", "recipe", "seed"):
+            if name not in flat:
+                raise ValueError(f"The config lacks the field {name!r}: add it.")
         values = dict(flat)
         if "curriculum" in values:
             values["curriculum"] = tuple(tuple(stage) for stage in values["curriculum"])

@@ -36,6 +36,10 @@ def read_config(workdir: str | os.PathLike) -> RunConfig:
         raise ValueError(
             f"{path} is not readable JSON ({error}): restore it or use another workdir."
         ) from error
+    if not isinstance(flat, dict):
+        raise ValueError(
+            f"{path} is not a config but {flat!r:.40}: restore it or use another workdir."
+        )
     return RunConfig.from_flat(flat)
 
 

@@ -1,0 +1,65 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""A run that takes seconds, and compiled programs that are kept while a module is tested."""
+
+import jax
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from phasejax.training.config import RunConfig
+
+TINY = {
+    "name": "tiny",
+    "recipe": "tiny",
+    "seed": 0,
+    "num_layers": 1,
+    "width": 16,
+    "num_heads": 1,
+    "num_kv_heads": 1,
+    "head_dim": 16,
+    "mlp_width": 16,
+    "attention": "compressed",
+    "window": 4,
+    "local_window": 4,
+    "tie_embeddings": False,
+    "init_std": None,
+    "embed_std": 1.0,
+    "num_records": 1,
+    "context": 16,
+    "num_keys": 2,
+    "num_values": 3,
+    "num_fillers": 2,
+    "demonstrations": 3,
+    "residues": 4,
+    "curriculum": ((1, 4, 16, 8),),
+    "final_steps": 24,
+    "check_every": 4,
+    "checkpoint_every": 8,
+    "batch_size": 8,
+    "microbatch_tokens": 23,  # one prompt, hence one device
+    "learning_rate": 0.02,
+    "warmup_steps": 4,
+    "eval_documents": 40,
+    "eval_batch": 32,
+    "gate_documents": 3,
+}
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """The flat view of the tiny run, with changes."""
+    return lambda **changes: RunConfig.from_flat(TINY | changes)
+
+
+@pytest.fixture(scope="module")
+def kept_programs(tmp_path_factory):
+    """Each call of train compiles anew; this spares all but the first."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    compilation_cache.reset_cache()
+    for name, value in zip(names, (str(tmp_path_factory.mktemp("compiled")), 0.2), strict=True):
+        jax.config.update(name, value)
+    yield
+    compilation_cache.reset_cache()
+    for name, value in before.items():
+        jax.config.update(name, value)
