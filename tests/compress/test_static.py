@@ -73,7 +73,7 @@ _BUILT: dict = {}
 
 
 def compiled(window: int, stride: int, kind: str):
-    """A compressor, its one-shot call with its gates, and its append: jitted, kept for all tests."""
+    """A compressor, its one-shot call with gates, and its append: jitted, kept for all tests."""
     key = (window, stride, kind)
     if key not in _BUILT:
         graph, state = nnx.split(build(window, stride, **KINDS[kind]))
