@@ -90,6 +90,6 @@ def train_step(
     grads, loss, accuracy = jax.tree.map(lambda x: x / len(tokens), total)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     updates = jax.tree.map(lambda u: learning_rate * u, updates)
-    metrics = {"loss": loss, "accuracy": accuracy, "grad_norm": optax.global_norm(grads)}
+    metrics = {"loss": loss, "accuracy": accuracy, "grad_norm": optax.tree.norm(grads)}
     params = typing.cast(Params, optax.apply_updates(state.params, updates))
     return TrainState(params, opt_state), metrics

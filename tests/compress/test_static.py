@@ -206,8 +206,8 @@ def test_token_by_token_equals_one_shot(window, stride, kind):
     assert_same_entries(found, fields(call(x)[0]))
 
 
-@pytest.mark.parametrize(("window", "stride"), GRIDS)
-@pytest.mark.parametrize("cuts", [[], [17], [3, 20], [9, 18]], ids=str)
+@pytest.mark.parametrize(("window", "stride"), [(8, 8), (8, 6), (2, 2)])
+@pytest.mark.parametrize("cuts", [[], [9, 18]], ids=str)
 def test_many_tokens_at_once_equal_one_shot(window, stride, cuts):
     compressor, call, append = compiled(window, stride, "scalar")
     x = hidden(3)
