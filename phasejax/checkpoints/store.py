@@ -63,9 +63,8 @@ class CheckpointStore:
                 )
         if steps or self._remains():
             raise ValueError(
-                f"No checkpoint in {self.directory} can be read (steps tried: {steps}). Delete"
-                " the folder to train"
-                " from scratch, or restore it."
+                f"No checkpoint in {self.directory} can be read (steps tried: {steps}). Delete the"
+                " folder to train from scratch, or restore it."
             )
         return None
 

@@ -39,9 +39,8 @@ class WindowGeometry:
             )
         if self.window < self.stride:
             raise ValueError(
-                f"window={self.window} is smaller than stride={self.stride}, so some tokens"
-                " would feed"
-                " no entry: set window >= stride."
+                f"window={self.window} is smaller than stride={self.stride}, so some tokens would"
+                " feed no entry: set window >= stride."
             )
 
     def num_entries(self, num_tokens: int) -> int:

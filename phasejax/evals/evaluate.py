@@ -66,9 +66,8 @@ def check_span(config: RunConfig, design: CrossedDesign) -> None:
     reach = 0 if model.attention == "full" else max(model.window, model.span.size or 0)
     if distance < reach:
         raise ValueError(
-            f"A target stands {distance} tokens before the query, within the {reach} that the"
-            " query reads exactly:"
-            " raise demonstrations or context, or lower local_window."
+            f"A target stands {distance} tokens before the query, within the {reach} that the query"
+            " reads exactly: raise demonstrations or context, or lower local_window."
         )
 
 
@@ -117,8 +116,7 @@ def load_trained(workdir: str | os.PathLike) -> tuple[RunConfig, nnx.State, Posi
     if not is_finished(config, position):
         raise ValueError(
             f"The run in {workdir} stands at step {position.step}, before its end: train it with"
-            " the same command"
-            " first."
+            " the same command first."
         )
     return config, state.params, position
 

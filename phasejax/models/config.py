@@ -128,22 +128,19 @@ class ModelConfig:
             check_at_least(self, name, 1)
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
-                f"num_heads={self.num_heads} is not a multiple of"
-                f" num_kv_heads={self.num_kv_heads}: each"
-                " KV head serves the same number of query heads."
+                f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}:"
+                " each KV head serves the same number of query heads."
             )
         if not 0 <= self.rope_fraction <= 1 or self.rotary_dim % 2:
             raise ValueError(
                 f"rope_fraction={self.rope_fraction} of head_dim={self.head_dim} rotates"
-                f" {self.head_dim * self.rope_fraction:g} channels: choose a fraction in 0..1"
-                " that gives an"
-                " even number."
+                f" {self.head_dim * self.rope_fraction:g} channels: choose a fraction in 0..1 that"
+                " gives an even number."
             )
         if self.rope_fraction and not self.rotary_dim:
             raise ValueError(
                 f"rope_fraction={self.rope_fraction} of head_dim={self.head_dim} rotates no"
-                " channel, which"
-                " is what rope_fraction=0 says: raise it or say 0."
+                " channel, which is what rope_fraction=0 says: raise it or say 0."
             )
         if self.attention == "full":
             self._check_full()
@@ -156,36 +153,34 @@ class ModelConfig:
             if getattr(self, name) != default:
                 raise ValueError(
                     f"{name}={getattr(self, name)!r} changes nothing in full attention, so the"
-                    " variant would"
-                    f" equal its baseline: leave it at {default!r} or set attention='compressed'."
+                    f" variant would equal its baseline: leave it at {default!r} or set"
+                    " attention='compressed'."
                 )
 
     def _check_compressed(self) -> None:
         grid = self.geometry  # checks window and stride
         if self.gate == "uniform" and not self.gate_bias:
             raise ValueError(
-                "gate_bias=False changes nothing with gate='uniform', which has no biases, so"
-                " the variant"
-                " would equal its baseline: leave gate_bias at True."
+                "gate_bias=False changes nothing with gate='uniform', which has no biases, so the"
+                " variant would equal its baseline: leave gate_bias at True."
             )
         if self.rotary_anchor == "stride_start" and (
             grid.window == grid.stride or not self.rope_fraction
         ):
             raise ValueError(
                 f"rotary_anchor='stride_start' changes nothing at window={grid.window},"
-                f" stride={grid.stride}, rope_fraction={self.rope_fraction}, so the variant"
-                " would equal its"
-                " baseline: leave it at 'window_start', or let windows overlap and rotate."
+                f" stride={grid.stride}, rope_fraction={self.rope_fraction}, so the variant would"
+                " equal its baseline: leave it at 'window_start', or let windows overlap and"
+                " rotate."
             )
         if self.exact_tokens == "window" and self.local_window < self.window - 1:
             raise ValueError(
-                f"local_window={self.local_window} is smaller than window - 1 ="
-                f" {self.window - 1}, so some"
-                " tokens would be neither exact nor in a visible entry: raise local_window."
+                f"local_window={self.local_window} is smaller than window - 1 = {self.window - 1},"
+                " so some tokens would be neither exact nor in a visible entry: raise"
+                " local_window."
             )
         if self.exact_tokens == "tail" and self.local_window != ModelConfig.local_window:
             raise ValueError(
-                f"local_window={self.local_window} changes nothing with exact_tokens='tail':"
-                " leave it at"
-                f" {ModelConfig.local_window}."
+                f"local_window={self.local_window} changes nothing with exact_tokens='tail': leave"
+                f" it at {ModelConfig.local_window}."
             )

@@ -68,9 +68,8 @@ class TaskConfig:
             check_at_least(self, name, 0)
         if self.num_keys < self.num_records:
             raise ValueError(
-                f"num_keys={self.num_keys} is smaller than num_records={self.num_records}: the"
-                " keys of a prompt"
-                " are distinct, so raise num_keys."
+                f"num_keys={self.num_keys} is smaller than num_records={self.num_records}: the keys"
+                " of a prompt are distinct, so raise num_keys."
             )
         if not 1 <= self.movable <= self.context:
             raise ValueError(
@@ -82,10 +81,8 @@ class TaskConfig:
             name = "context" if self.span is None else "span"
             raise ValueError(
                 f"{name}={self.movable} is too short: {self.num_records} records of"
-                f" {self.record_length} tokens"
-                f" moved over 3 x residues={self.residues} need {need} tokens. Raise {name}, or"
-                " lower"
-                " num_records or residues."
+                f" {self.record_length} tokens moved over 3 x residues={self.residues} need {need}"
+                f" tokens. Raise {name}, or lower num_records or residues."
             )
 
     @property

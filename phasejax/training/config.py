@@ -81,9 +81,9 @@ class TrainConfig:
         for name, value in steps.items():
             if value < 1 or value % self.check_every:
                 raise ValueError(
-                    f"{name}={value} is not a positive multiple of"
-                    f" check_every={self.check_every}: stages end and"
-                    " checkpoints are written when the accuracy is looked at. Change either."
+                    f"{name}={value} is not a positive multiple of check_every={self.check_every}:"
+                    " stages end and checkpoints are written when the accuracy is looked at."
+                    " Change either."
                 )
 
     @property
@@ -166,14 +166,13 @@ class RunConfig:
         if grid.window > self.task.context:
             raise ValueError(
                 f"window={grid.window} is larger than context={self.task.context}, so no entry"
-                " would ever be"
-                " complete: lower window or raise context."
+                " would ever be complete: lower window or raise context."
             )
         if self.task.residues % grid.stride:
             raise ValueError(
-                f"residues={self.task.residues} is not a multiple of stride={grid.stride}, so"
-                " the phases of a"
-                " residue would differ: choose residues a common multiple of the strides compared."
+                f"residues={self.task.residues} is not a multiple of stride={grid.stride}, so the"
+                " phases of a residue would differ: choose residues a common multiple of the"
+                " strides compared."
             )
 
     def flat(self) -> dict[str, Any]:

@@ -94,8 +94,7 @@ def restore(
         if (Path(workdir) / STARTED).exists():
             raise ValueError(
                 f"The run in {workdir} had checkpoints, and none is left in {store.directory}:"
-                " restore them, or"
-                " delete the workdir to train from scratch."
+                " restore them, or delete the workdir to train from scratch."
             )
         return state, Position()
     _, tree = found
@@ -114,9 +113,8 @@ def _check_finite(rows: list[dict[str, float]], last_step: int) -> None:
             if not math.isfinite(value):
                 step = last_step - len(rows) + 1 + index
                 raise TrainingDiverged(
-                    f"{name} is {value} at step {step}: lower learning_rate or clip_norm. The"
-                    " last good checkpoint"
-                    " is kept."
+                    f"{name} is {value} at step {step}: lower learning_rate or clip_norm. The last"
+                    " good checkpoint is kept."
                 )
 
 

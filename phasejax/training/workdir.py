@@ -65,6 +65,5 @@ def claim_workdir(workdir: str | os.PathLike, config: RunConfig) -> None:
     if differing:
         raise ValueError(
             f"workdir={str(workdir)!r} holds a run of another config ({'; '.join(differing)}):"
-            " choose another"
-            " workdir or the same config."
+            " choose another workdir or the same config."
         )
