@@ -5,7 +5,7 @@
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
-from phasejax.training.config import RunConfig
+from phasejax.training.config import RunConfig, flat_fields
 from phasejax.validation import nearest
 
 
@@ -32,12 +32,13 @@ def to_run_config(flat: ConfigDict) -> RunConfig:
     return RunConfig.from_flat(values)
 
 
-def check_fields(argv: list[str], known: set[str]) -> None:
+def check_fields(argv: list[str]) -> None:
     """Names the closest field to a misspelt --config.FIELD, before flags are parsed.
 
     Raises:
         app.UsageError: for the first unknown field.
     """
+    known = flat_fields()
     for argument in argv:
         if argument.startswith(("--config.", "-config.")):
             name = argument.split("=")[0].split(".", 1)[1]

@@ -23,6 +23,7 @@ from absl import flags
 from rich.progress import TextColumn
 
 from configs.presets import PRESETS
+from phasejax.files import write_atomic
 from phasejax.training.config import RunConfig
 from phasejax.validation import nearest
 from scripts import running
@@ -81,7 +82,7 @@ def total_seconds(workdir: Path, spent: float) -> float:
     path = workdir / CLOCK_FILE
     seconds = spent + (json.loads(path.read_text())["seconds"] if path.exists() else 0.0)
     workdir.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"seconds": seconds}))
+    write_atomic(path, json.dumps({"seconds": seconds}))
     return seconds
 
 

@@ -3,7 +3,6 @@
 """What the scripts share: one-line errors, progress with ETA, tables."""
 
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from phasejax.training.config import GROUPS, RunConfig
+from phasejax.training.config import RunConfig
 from scripts import config_flag
 
 UNFINISHED = 3  # exit status of a run that was asked to stop and can be continued
@@ -25,9 +24,8 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     import jax
 
     jax.config.config_with_absl()
-    fields = {f.name for group in GROUPS.values() for f in dataclasses.fields(group)}
     try:
-        config_flag.check_fields(sys.argv[1:], fields - {"vocab_size"} | {"name", "recipe", "seed"})
+        config_flag.check_fields(sys.argv[1:])
     except app.UsageError as error:
         fail(error)
     app.run(main, flags_parser=_parse)

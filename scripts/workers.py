@@ -145,9 +145,6 @@ def run_all(
             if event.kind == "done":
                 done.add(event.job)
             on_event(event)
-    except KeyboardInterrupt:
-        stop.set()
-        raise
     finally:
         stop.set()
         todo.cancel_join_thread()

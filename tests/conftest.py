@@ -60,3 +60,20 @@ def strict_numerics():
 
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         yield
+
+
+@pytest.fixture(scope="module")
+def kept_programs(tmp_path_factory):
+    """Each call of train or evaluate compiles anew; this spares all but the first."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    compilation_cache.reset_cache()
+    for name, value in zip(names, (str(tmp_path_factory.mktemp("compiled")), 0.2), strict=True):
+        jax.config.update(name, value)
+    yield
+    compilation_cache.reset_cache()
+    for name, value in before.items():
+        jax.config.update(name, value)

@@ -7,7 +7,7 @@ Every function returns a matplotlib Figure; save it with phasejax.analysis.figur
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,6 +135,17 @@ def draw_scan(axes: Axes, group: Group, condition: str = "prefix") -> None:
     axes.set(xlabel="period tried", ylabel="evidence")
 
 
+def _panels(
+    draw: Callable[[Axes, Group, str], None], summary: dict[str, Any], condition: str, columns: int
+) -> Figure:
+    groups = group_entries(summary)
+    with style():
+        figure, axes = grid(len(groups), columns)
+        for one, group in zip(axes, groups, strict=True):
+            draw(one, group, condition)
+    return figure
+
+
 def accuracy_figure(summary: dict[str, Any], condition: str = "prefix", columns: int = 3) -> Figure:
     """Accuracy by residue, one panel a variant, controls in grey.
 
@@ -146,22 +157,12 @@ def accuracy_figure(summary: dict[str, Any], condition: str = "prefix", columns:
     Returns:
         The figure; light vertical lines are the borders of the strides.
     """
-    groups = group_entries(summary)
-    with style():
-        figure, axes = grid(len(groups), columns)
-        for one, group in zip(axes, groups, strict=True):
-            draw_accuracy(one, group, condition)
-    return figure
+    return _panels(draw_accuracy, summary, condition, columns)
 
 
 def scan_figure(summary: dict[str, Any], condition: str = "prefix", columns: int = 3) -> Figure:
     """Period scans, one panel a variant; see draw_scan and accuracy_figure."""
-    groups = group_entries(summary)
-    with style():
-        figure, axes = grid(len(groups), columns)
-        for one, group in zip(axes, groups, strict=True):
-            draw_scan(one, group, condition)
-    return figure
+    return _panels(draw_scan, summary, condition, columns)
 
 
 def training_figure(runs: Sequence[Run], columns: int = 3) -> Figure:

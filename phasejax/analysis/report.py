@@ -12,7 +12,7 @@ from phasejax.analysis import figures, plots, tables
 from phasejax.analysis.claims import NOT_SHOWN, NOT_TESTED, PARTLY, SHOWN
 from phasejax.analysis.paper import CITATION
 from phasejax.analysis.runs import Run
-from phasejax.evals.results import write_atomic
+from phasejax.files import write_atomic
 
 MARKS = {SHOWN: "✓", PARTLY: "◐", NOT_SHOWN: "✗", NOT_TESTED: "○"}
 

@@ -15,6 +15,7 @@ import numpy as np
 from phasejax.analysis.variants import Variant, variant_of
 from phasejax.compress.geometry import WindowGeometry
 from phasejax.evals.results import Result, correct_matrix, read_result
+from phasejax.training.metrics import read_metrics
 
 PRIMARY = "prefix"
 GATES = "gates.zarr"
@@ -136,7 +137,7 @@ def read_run(workdir: str | Path) -> Run:
         seed=config["seed"],
         config=config,
         results=results,
-        metrics=_read_metrics(workdir / "metrics.jsonl"),
+        metrics=read_metrics(workdir),
         workdir=workdir,
     )
 
@@ -156,23 +157,6 @@ def _read_config(path: Path) -> dict[str, Any]:
             " folder away."
         ) from error
     return config
-
-
-def _read_metrics(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    metrics = []
-    for number, line in enumerate(lines, 1):
-        try:
-            metrics.append(json.loads(line))
-        except ValueError as error:
-            if number < len(lines):
-                raise ValueError(
-                    f"{path}:{number} is not JSON ({error}): delete the line, or train again."
-                ) from error
-            _log.warning("%s: the last line is cut off and was left out", path)
-    return metrics
 
 
 def find_runs(directory: str | Path) -> Iterator[Path]:

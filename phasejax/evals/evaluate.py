@@ -18,7 +18,7 @@ from phasejax.checkpoints.store import CheckpointStore
 from phasejax.evals.gates import save_gates
 from phasejax.evals.results import COLUMNS, write_result
 from phasejax.models.build import compiler_options, model_structure
-from phasejax.tasks.crossed import CrossedDesign, check_moments, crossed_design
+from phasejax.tasks.crossed import CrossedDesign, crossed_design, moments
 from phasejax.tasks.record_lookup import PADDINGS
 from phasejax.training.config import RunConfig
 from phasejax.training.curriculum import Position, is_finished
@@ -150,15 +150,16 @@ def evaluate(workdir: str | os.PathLike, *, report: Report | None = None) -> Non
     config, params, position = load_trained(workdir)
     settings = config.evaluation
     score = make_scorer(config, params, settings.eval_batch)
-    for padding in PADDINGS:
-        design = crossed_design(config.task, settings.eval_documents, padding, settings.eval_seed)
-        check_span(config, design)
+    drawn = crossed_design(config.task, settings.eval_documents, PADDINGS[0], settings.eval_seed)
+    check_span(config, drawn)
+    for padding in PADDINGS:  # the same documents and shifts; only the filler spreads otherwise
+        design = dataclasses.replace(drawn, padding=padding)
         rows = score_design(design, score, settings.eval_batch, report)
         meta = {
             "config": config.flat(),
             "checkpoint_step": position.step,
             "val_loss": float(rows["loss"].mean()),
-            "moments": dataclasses.asdict(check_moments(design.position)),
+            "moments": dataclasses.asdict(moments(design.position)),
         }
         if padding == "prefix" and config.model.attention == "compressed":
             residues = config.task.residues

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from phasejax.compress.geometry import WindowGeometry
-from phasejax.evals.results import write_atomic
+from phasejax.files import write_atomic
 
 GROUP = "zarr.json"
 _SUM_TOLERANCE = 1e-3

@@ -14,7 +14,6 @@ import hashlib
 import importlib.metadata
 import io
 import json
-import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import phasejax
+from phasejax.files import write_atomic
 
 FORMAT = 1
 COLUMNS = (
@@ -64,13 +64,6 @@ def versions() -> dict[str, str]:
         **{name: importlib.metadata.version(name) for name in names},
         "platform": platform.platform(),
     }
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Writes a file such that a reader sees the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def write_result(

@@ -3,9 +3,8 @@
 """The crossed evaluation design: every document at every residue, with matched position moments.
 
 A document's target is moved by shifts 0 .. 3 M - 1, shift = r + M (k + 1): r runs over all M
-residues and
-k in {-1, 0, 1} is drawn so that the mean and the variance of the target's position are the same at
-every residue. With f = (r - (M - 1) / 2) / M and v = 1/2,
+residues, and k in {-1, 0, 1} is drawn so that the mean and the variance of the target's position
+are the same at every residue. With f = (r - (M - 1) / 2) / M and v = 1/2,
 
     P(k = +1) = (v + f^2 - f) / 2     P(k = -1) = (v + f^2 + f) / 2     P(k = 0) = 1 - v - f^2
 
@@ -40,18 +39,6 @@ def shift_probabilities(residues: int) -> np.ndarray:
     """Probability of k = -1, 0, +1 for each residue, float64 [M, 3]."""
     f = (np.arange(residues) - (residues - 1) / 2) / residues
     return np.stack([(SPREAD + f**2 + f) / 2, 1 - SPREAD - f**2, (SPREAD + f**2 - f) / 2], axis=1)
-
-
-def shift_counts(residues: int, documents: int) -> np.ndarray:
-    """How many of the documents take k = -1, 0, +1, by largest remainder, int [M, 3].
-
-    The counts are exact, and so are the moments, where documents is a multiple of 8 M^2.
-    """
-    exact = shift_probabilities(residues) * documents
-    counts = np.floor(exact).astype(int)
-    order = np.argsort(-(exact - counts), axis=1, kind="stable")
-    rank = np.argsort(order, axis=1, kind="stable")
-    return counts + (rank < (documents - counts.sum(1))[:, None])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import Literal
 
 import numpy as np
 
-from phasejax.validation import check_at_least, check_choices
+from phasejax.validation import check_at_least
 
 Padding = Literal["prefix", "in_sequence"]
 PADDINGS: tuple[Padding, ...] = ("prefix", "in_sequence")
@@ -61,7 +61,6 @@ class TaskConfig:
     residues: int = 24
 
     def __post_init__(self) -> None:
-        check_choices(self)
         for name in ("num_records", "num_values", "num_fillers", "residues"):
             check_at_least(self, name, 1)
         for name in ("separation", "demonstrations"):

@@ -177,7 +177,7 @@ class RunConfig:
 
     def flat(self) -> dict[str, Any]:
         """All fields in one dictionary, as files and flags name them."""
-        flat: dict[str, Any] = {"name": self.name, "recipe": self.recipe, "seed": self.seed}
+        flat: dict[str, Any] = {name: getattr(self, name) for name in OWN_FIELDS}
         for group in GROUPS:
             flat |= dataclasses.asdict(getattr(self, group))
         del flat["vocab_size"]
@@ -192,25 +192,23 @@ class RunConfig:
             ValueError: for an unknown field, naming the closest one, and for any value that does
                 not fit.
         """
-        fields = {
-            name: {f.name for f in dataclasses.fields(group)} for name, group in GROUPS.items()
-        }
-        known = {"name", "recipe", "seed"} | set().union(*fields.values()) - {"vocab_size"}
+        known = flat_fields()
         for name in flat:
             if name not in known:
                 raise ValueError(f"Unknown config field {name!r}: {nearest(name, known)}")
-        for name in ("name", "recipe", "seed"):
+        for name in OWN_FIELDS:
             if name not in flat:
                 raise ValueError(f"The config lacks the field {name!r}: add it.")
         values = dict(flat)
         if "curriculum" in values:
             values["curriculum"] = tuple(tuple(stage) for stage in values["curriculum"])
-        parts = {name: {k: values[k] for k in values.keys() & own} for name, own in fields.items()}
+        parts = {
+            name: {f.name: values[f.name] for f in dataclasses.fields(group) if f.name in values}
+            for name, group in GROUPS.items()
+        }
         task = TaskConfig(**parts["task"])
         return cls(
-            name=values["name"],
-            recipe=values["recipe"],
-            seed=values["seed"],
+            **{name: values[name] for name in OWN_FIELDS},
             model=ModelConfig(**parts["model"], vocab_size=task.vocab_size),
             task=task,
             train=TrainConfig(**parts["train"]),
@@ -218,7 +216,14 @@ class RunConfig:
         )
 
 
+OWN_FIELDS = ("name", "recipe", "seed")
 GROUPS = {"model": ModelConfig, "task": TaskConfig, "train": TrainConfig, "evaluation": EvalConfig}
+
+
+def flat_fields() -> set[str]:
+    """Names of the flat view; vocab_size is not among them, as it is the task's."""
+    grouped = {f.name for group in GROUPS.values() for f in dataclasses.fields(group)}
+    return grouped - {"vocab_size"} | set(OWN_FIELDS)
 
 
 def stage_task(task: TaskConfig, stage: Stage) -> TaskConfig:

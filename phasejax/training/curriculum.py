@@ -23,6 +23,10 @@ class Position:
     stage: int = 0
     stage_step: int = 0
 
+    def after(self, steps: int) -> "Position":
+        """The point some steps later, in the same stage."""
+        return Position(self.step + steps, self.stage, self.stage_step + steps)
+
 
 def task_at(config: RunConfig, stage: int) -> TaskConfig:
     """The prompts of a stage."""

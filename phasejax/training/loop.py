@@ -21,9 +21,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from phasejax.checkpoints.store import CheckpointStore
-from phasejax.models.build import compiler_options, init_params, model_structure
+from phasejax.models.build import (
+    abstract_params,
+    compiler_options,
+    init_params,
+    model_structure,
+)
 from phasejax.tasks.record_lookup import training_batch
 from phasejax.training.config import RunConfig
 from phasejax.training.curriculum import Position, advance, is_finished, learning_rate, task_at
@@ -33,6 +39,7 @@ from phasejax.training.step import TrainState, make_optimizer, train_step
 from phasejax.training.workdir import claim_workdir
 
 CHECKPOINTS = "checkpoints"
+STARTED = "checkpointed"  # a file that says that checkpoints were written
 Report = Callable[[dict[str, Any]], None]
 
 
@@ -88,23 +95,24 @@ def restore(
     Raises:
         ValueError: if checkpoints were written and none can be read.
     """
-    state = initial_state(config)
-    found = store.restore(_checkpoint_tree(state, Position()))
+    params = abstract_params(config.model)
+    like = TrainState(params, jax.eval_shape(make_run_optimizer(config).init, params))
+    shapes = jax.eval_shape(lambda: _checkpoint_tree(like, Position()))
+    device = SingleDeviceSharding(jax.devices()[0])  # a checkpoint may come from another mesh
+    found = store.restore(
+        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), shapes)
+    )
     if found is None:
         if (Path(workdir) / STARTED).exists():
             raise ValueError(
                 f"The run in {workdir} had checkpoints, and none is left in {store.directory}:"
                 " restore them, or delete the workdir to train from scratch."
             )
-        return state, Position()
+        return initial_state(config), Position()
     _, tree = found
-    params = state.params
-    nnx.replace_by_pure_dict(params, tree["params"])
+    nnx.replace_by_pure_dict(like.params, tree["params"])
     position = Position(**{name: int(value) for name, value in tree["position"].items()})
-    return TrainState(params, tree["opt_state"]), position
-
-
-STARTED = "checkpointed"
+    return TrainState(like.params, tree["opt_state"]), position
 
 
 def _check_finite(rows: list[dict[str, float]], last_step: int) -> None:
@@ -116,6 +124,29 @@ def _check_finite(rows: list[dict[str, float]], last_step: int) -> None:
                     f"{name} is {value} at step {step}: lower learning_rate or clip_norm. The last"
                     " good checkpoint is kept."
                 )
+
+
+def _take_steps(
+    config: RunConfig,
+    state: TrainState,
+    position: Position,
+    step_fn: Callable[..., tuple[TrainState, dict[str, Any]]],
+    sharding: NamedSharding,
+) -> tuple[TrainState, list[dict[str, Any]]]:
+    """Takes check_every steps without waiting for any; returns the state and metrics of each."""
+    task = task_at(config, position.stage)
+    queries = jnp.asarray(task.query_positions)
+    shape = (-1, config.train.microbatch(task.prompt_length))
+    metrics = []
+    for taken in range(config.train.check_every):
+        here = position.after(taken)
+        prompts = training_batch(task, config.train.batch_size, config.seed, here.step)
+        batch = [x.reshape(*shape, x.shape[1]) for x in (prompts.tokens, prompts.answers)]
+        batch = jax.device_put(batch, sharding)
+        rate = jnp.float32(learning_rate(config, here))
+        state, row = step_fn(state, *batch, queries, rate)
+        metrics.append(row)
+    return state, metrics
 
 
 def train(
@@ -161,24 +192,9 @@ def train(
             log = MetricsLog(workdir, resume_step=position.step)
             while not is_finished(config, position):
                 began = time.perf_counter()
-                task = task_at(config, position.stage)
-                queries = jnp.asarray(task.query_positions)
-                pending, rate = [], 0.0
-                for _ in range(every):
-                    prompts = training_batch(
-                        task, config.train.batch_size, config.seed, position.step
-                    )
-                    shape = (-1, config.train.microbatch(task.prompt_length))
-                    batch = [
-                        x.reshape(*shape, x.shape[1]) for x in (prompts.tokens, prompts.answers)
-                    ]
-                    batch = jax.device_put(batch, batch_sharding)
-                    rate = learning_rate(config, position)
-                    state, metrics = step_fn(state, *batch, queries, jnp.float32(rate))
-                    pending.append(metrics)
-                    position = dataclasses.replace(
-                        position, step=position.step + 1, stage_step=position.stage_step + 1
-                    )
+                state, pending = _take_steps(config, state, position, step_fn, batch_sharding)
+                last = position.after(every - 1)
+                position = position.after(every)
                 rows = [{k: float(v) for k, v in row.items()} for row in jax.device_get(pending)]
                 _check_finite(rows, position.step)
                 means = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
@@ -187,7 +203,7 @@ def train(
                     "stage": position.stage,
                     "stage_step": position.stage_step,
                     **means,
-                    "learning_rate": rate,
+                    "learning_rate": learning_rate(config, last),
                     "seconds": time.perf_counter() - began,
                 }
                 log.write(row)

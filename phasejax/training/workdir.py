@@ -5,18 +5,11 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
+from phasejax.files import write_atomic
 from phasejax.training.config import RunConfig
 
 CONFIG_FILE = "config.json"
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file so that a reader sees the old one or the new one, never a part."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
-    os.replace(temporary, path)
 
 
 def read_config(workdir: str | os.PathLike) -> RunConfig:
@@ -54,7 +47,7 @@ def claim_workdir(workdir: str | os.PathLike, config: RunConfig) -> None:
     wanted = json.loads(json.dumps(config.flat()))
     if not path.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        write_json(path, wanted)
+        write_atomic(path, json.dumps(wanted, indent=2, allow_nan=False) + "\n")
         return
     found = json.loads(json.dumps(read_config(directory).flat()))
     differing = [

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from jax.experimental.compilation_cache import compilation_cache
 
 from phasejax.evals import evaluate as module
 from phasejax.evals.evaluate import (
@@ -70,22 +69,11 @@ def config_of(**changes) -> RunConfig:
     return RunConfig.from_flat(FLAT | changes)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def kept_programs(tmp_path_factory):
-    """Each evaluation compiles anew; this spares all but the first."""
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: getattr(jax.config, name) for name in names}
-    compilation_cache.reset_cache()
-    for name, value in zip(names, (str(tmp_path_factory.mktemp("compiled")), 0.2), strict=True):
-        jax.config.update(name, value)
-    yield
-    compilation_cache.reset_cache()
-    for name, value in before.items():
-        jax.config.update(name, value)
+pytestmark = pytest.mark.usefixtures("kept_programs")
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory):
+def evaluated(tmp_path_factory, kept_programs):
     """A folder of a run that was trained for four steps and evaluated, and what was reported."""
     workdir = tmp_path_factory.mktemp("run")
     train(config_of(), workdir)

@@ -14,13 +14,21 @@ from phasejax.tasks.crossed import (
     check_moments,
     crossed_design,
     draw_shifts,
-    shift_counts,
     shift_probabilities,
 )
 from phasejax.tasks.record_lookup import PADDINGS, TaskConfig, training_batch
 
 TASK = TaskConfig(num_records=5, context=40, num_keys=9, num_values=6, demonstrations=3, residues=8)
 paddings = pytest.mark.parametrize("padding", PADDINGS)
+
+
+def shift_counts(residues: int, documents: int) -> np.ndarray:
+    """Documents that take k = -1, 0, +1, by largest remainder, int [M, 3]."""
+    exact = shift_probabilities(residues) * documents
+    counts = np.floor(exact).astype(int)
+    order = np.argsort(-(exact - counts), axis=1, kind="stable")
+    rank = np.argsort(order, axis=1, kind="stable")
+    return counts + (rank < (documents - counts.sum(1))[:, None])
 
 
 @given(st.integers(1, 60))

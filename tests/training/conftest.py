@@ -1,10 +1,8 @@
 # Copyright 2026 The phasejax Authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run that takes seconds, and compiled programs that are kept while a module is tested."""
+"""A run that takes seconds."""
 
-import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from phasejax.training.config import RunConfig
 
@@ -49,17 +47,3 @@ TINY = {
 def tiny():
     """The flat view of the tiny run, with changes."""
     return lambda **changes: RunConfig.from_flat(TINY | changes)
-
-
-@pytest.fixture(scope="module")
-def kept_programs(tmp_path_factory):
-    """Each call of train compiles anew; this spares all but the first."""
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: getattr(jax.config, name) for name in names}
-    compilation_cache.reset_cache()
-    for name, value in zip(names, (str(tmp_path_factory.mktemp("compiled")), 0.2), strict=True):
-        jax.config.update(name, value)
-    yield
-    compilation_cache.reset_cache()
-    for name, value in before.items():
-        jax.config.update(name, value)

@@ -71,3 +71,11 @@ def test_rows_past_the_checkpoint_are_dropped(tmp_path):
 
 def test_no_metrics_yet(tmp_path):
     assert read_metrics(tmp_path) == []
+
+
+def test_a_broken_line_among_metrics_is_said_and_nothing_is_dropped(tmp_path):
+    text = '{"step": 4}\n{"st\n{"step": 12}\n'
+    (tmp_path / METRICS_FILE).write_text(text)
+    with pytest.raises(ValueError, match=rf"{METRICS_FILE}:2 is not JSON"):
+        MetricsLog(tmp_path, resume_step=12)
+    assert (tmp_path / METRICS_FILE).read_text() == text
