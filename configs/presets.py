@@ -33,6 +33,8 @@ MORE = (
     "w8s4_deepseek",
     "w8s4_deepseek_scalar",
     "w2s2_v41",
+    "full_sep0",
+    "full_sep3",
     "w8s8_sep0",
     "w8s8_sep1",
     "w8s8_sep2",

@@ -28,8 +28,8 @@ SHARED: dict[str, Any] = {
     "embed_std": 1.0,
     "num_keys": 32,
     "num_values": 32,
-    "curriculum": ((2, 8, 8, 1200), (5, 16, 33, 300), (10, 32, 33, 200)),
-    "final_steps": 250,
+    "curriculum": ((2, 8, 8, 1200), (10, 32, 33, 100)),
+    "final_steps": 150,
     "advance_accuracy": 0.8,
     "eval_documents": 256,
 }

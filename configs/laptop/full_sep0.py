@@ -1,0 +1,13 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""The control of the separated series, with 0 filler tokens between key and value.
+
+python -m scripts.train --config=configs/laptop/full_sep0.py --workdir=runs/full_sep0
+"""
+
+from configs.laptop.common import ConfigDict, separated
+
+
+def get_config() -> ConfigDict:
+    """The run's flat configuration."""
+    return separated("full_sep0", attention="full")
