@@ -18,7 +18,18 @@ class Preset:
     seeds: tuple[int, ...]
 
 
-QUICK = ("full", "w2s2", "w8s4", "w4s4", "w6s6", "w8s8", "w8s8_uniform", "w8s8_no_rope", "w12s12")
+QUICK = (
+    "w12s12",
+    "w8s8_uniform",
+    "w8s8",
+    "w8s8_no_rope",
+    "w6s6",
+    "full",
+    "w8s4",
+    "w4s4",
+    "full_short",
+    "w2s2",
+)
 MORE = (
     "w8s6",
     "w8s8_2kv",
@@ -33,6 +44,8 @@ MORE = (
     "w8s4_deepseek",
     "w8s4_deepseek_scalar",
     "w2s2_v41",
+    "w2s2_long",
+    "w8s4_long",
     "full_sep0",
     "full_sep3",
     "w8s8_sep0",

@@ -1,9 +1,12 @@
 # Copyright 2026 The phasejax Authors
 # SPDX-License-Identifier: Apache-2.0
-"""What all laptop runs share: a tiny Qwen3, the record lookup, one recipe for every variant.
+"""What all laptop runs share: a tiny Qwen3 and the record lookup, learned by one of two recipes.
 
 Two layers of width 64 with 4 query heads and 1 KV head of 16, untied, without a sink; 20 records
 in 113 tokens, 32 keys and 32 values, residues modulo 24.
+
+After the long recipe entries of up to four tokens answer at every phase, so the short one, which
+stops before that, is for strides up to 4. Each has a control of its own.
 """
 
 from typing import Any
@@ -14,7 +17,7 @@ from phasejax.training.config import RunConfig
 
 SHARED: dict[str, Any] = {
     "seed": 0,
-    "recipe": "easy",
+    "recipe": "long",
     "num_layers": 2,
     "width": 64,
     "num_heads": 4,
@@ -28,8 +31,8 @@ SHARED: dict[str, Any] = {
     "embed_std": 1.0,
     "num_keys": 32,
     "num_values": 32,
-    "curriculum": ((2, 8, 8, 1200), (10, 32, 33, 100)),
-    "final_steps": 150,
+    "curriculum": ((2, 8, 8, 1200), (5, 16, 33, 300), (10, 32, 33, 200)),
+    "final_steps": 250,
     "advance_accuracy": 0.8,
     "eval_documents": 256,
 }
@@ -45,6 +48,12 @@ def laptop(name: str, **changes: Any) -> ConfigDict:
     }
     values["curriculum"] = tuple(tuple(stage) for stage in flat["curriculum"])
     return ConfigDict(values)
+
+
+def short(name: str, **changes: Any) -> ConfigDict:
+    """A run of a small stride, or its control: fewer steps before and in the final stage."""
+    curriculum = ((2, 8, 8, 1200), (10, 32, 33, 100))
+    return laptop(name, recipe="short", curriculum=curriculum, final_steps=150, **changes)
 
 
 def separated(name: str, **changes: Any) -> ConfigDict:

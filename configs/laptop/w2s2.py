@@ -5,9 +5,9 @@
 python -m scripts.train --config=configs/laptop/w2s2.py --workdir=runs/w2s2
 """
 
-from configs.laptop.common import ConfigDict, laptop
+from configs.laptop.common import ConfigDict, short
 
 
 def get_config() -> ConfigDict:
     """The run's flat configuration."""
-    return laptop("w2s2", window=2)
+    return short("w2s2", window=2)

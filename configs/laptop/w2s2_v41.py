@@ -5,11 +5,11 @@
 python -m scripts.train --config=configs/laptop/w2s2_v41.py --workdir=runs/w2s2_v41
 """
 
-from configs.laptop.common import ConfigDict, laptop
+from configs.laptop.common import ConfigDict, short
 
 
 def get_config() -> ConfigDict:
     """The run's flat configuration."""
-    return laptop(
+    return short(
         "w2s2_v41", window=2, gate="vector", gate_bias=False, tie_kv=True, rope_fraction=0.125
     )

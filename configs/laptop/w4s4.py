@@ -5,9 +5,9 @@
 python -m scripts.train --config=configs/laptop/w4s4.py --workdir=runs/w4s4
 """
 
-from configs.laptop.common import ConfigDict, laptop
+from configs.laptop.common import ConfigDict, short
 
 
 def get_config() -> ConfigDict:
     """The run's flat configuration."""
-    return laptop("w4s4", window=4)
+    return short("w4s4", window=4)

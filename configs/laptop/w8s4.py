@@ -5,9 +5,9 @@
 python -m scripts.train --config=configs/laptop/w8s4.py --workdir=runs/w8s4
 """
 
-from configs.laptop.common import ConfigDict, laptop
+from configs.laptop.common import ConfigDict, short
 
 
 def get_config() -> ConfigDict:
     """The run's flat configuration."""
-    return laptop("w8s4", window=8, stride=4)
+    return short("w8s4", window=8, stride=4)

@@ -5,11 +5,11 @@
 python -m scripts.train --config=configs/laptop/w8s4_deepseek.py --workdir=runs/w8s4_deepseek
 """
 
-from configs.laptop.common import ConfigDict, laptop
+from configs.laptop.common import ConfigDict, short
 
 
 def get_config() -> ConfigDict:
     """The run's flat configuration."""
-    return laptop(
+    return short(
         "w8s4_deepseek", window=8, stride=4, gate="vector", tie_kv=True, rope_fraction=0.125
     )

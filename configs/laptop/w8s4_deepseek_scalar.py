@@ -6,9 +6,9 @@ python -m scripts.train --config=configs/laptop/w8s4_deepseek_scalar.py
 --workdir=runs/w8s4_deepseek_scalar
 """
 
-from configs.laptop.common import ConfigDict, laptop
+from configs.laptop.common import ConfigDict, short
 
 
 def get_config() -> ConfigDict:
     """The run's flat configuration."""
-    return laptop("w8s4_deepseek_scalar", window=8, stride=4, tie_kv=True, rope_fraction=0.125)
+    return short("w8s4_deepseek_scalar", window=8, stride=4, tie_kv=True, rope_fraction=0.125)
