@@ -19,7 +19,15 @@ SCALES = {  # by the end of a tensor's name: mean and half width of a uniform di
     "_base": (0.0, 1.0),
     "_scale": (1.0, 0.5),
     "embed.weight": (0.0, 1.0),
-    "embed_tokens.weight": (0.0, 1.0),
+}
+
+
+# What transformers spells in another way.
+SPELLINGS = {
+    "model.": "",
+    "embed_tokens": "embed",
+    "hc_head.hc_": "hc_head_",
+    ".attn.norm": ".attn.kv_norm",
 }
 
 
@@ -41,9 +49,10 @@ def tokens(count: int, vocab_size: int) -> np.ndarray:
 def tensor(name: str, shape: tuple[int, ...], num_experts: int) -> np.ndarray:
     """The tensor of this name: float32, or int64 for a table of experts.
 
-    A prefix "model." does not count, so both spellings of a checkpoint hold the same values.
+    Both spellings of a name give the same values.
     """
-    name = name.removeprefix("model.")
+    for theirs, ours in SPELLINGS.items():
+        name = name.replace(theirs, ours)
     if name.endswith("tid2eid"):
         first = _bits(name, shape[0])[:, None] + np.arange(shape[1], dtype=np.uint64)
         return (first % np.uint64(num_experts)).astype(np.int64)

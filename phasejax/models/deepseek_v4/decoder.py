@@ -110,7 +110,8 @@ class DeepseekV4(nnx.Module):
         for layer, block in enumerate(self.blocks):
             before = None if cache is None else cache.layers[layer]
             streams, shared, state = block(streams, tokens, position, shared, before, lengths)
-            states.append(state)
+            if state is not None:
+                states.append(state)
         logits = _roll_rows(self.head(self.norm(self.collapse(streams))), -shift)
         if cache is None:
             return logits

@@ -123,8 +123,11 @@ class Indexer(nnx.Module):
             candidates: blocks to search within, see Selection.
         """
         config, entries = self.config, keys.shape[1]
-        chooses_blocks = config.candidate_source == self.layer
-        if entries <= config.index_topk and not chooses_blocks:
+        chooses_blocks = (
+            config.candidate_source == self.layer
+            and config.candidate_blocks * config.candidate_size < entries
+        )
+        if entries <= config.index_topk and not chooses_blocks and candidates is None:
             return Selection(None, candidates)
         heads = config.index_heads
         query = self.query_up(query_latent).reshape(*hidden.shape[:2], heads, config.index_dim)
