@@ -1,8 +1,8 @@
 # Copyright 2026 The phasejax Authors
 # SPDX-License-Identifier: Apache-2.0
-"""Stored tensors in one real dtype: a quantised weight and its scale are one tensor."""
+"""Stored tensors as real numbers: a quantised weight and its scale are one tensor."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -10,27 +10,25 @@ from phasejax.checkpoints.quantization import FP8_BLOCK, PACKED, dequantize, is_
 from phasejax.checkpoints.shards import Shards
 
 
-class Dequantized(Mapping[str, np.ndarray]):
-    """Tensors by name, each computed from the files when it is asked for.
+class Dequantized(Collection[str]):
+    """Names of tensors, each computed from the files when it is read.
 
     `X.scale` belongs to `X.weight` if that one is quantised, and is then no name of its own.
-    Integers, such as a table of expert ids, stay as they are.
 
     Args:
         shards: the files.
-        dtype: of every real tensor.
         fp8_block: rows and columns that share a scale in fp8.
 
     Raises:
-        ValueError: when opened, naming a quantised weight without scale or a scale beside a weight
-            that needs none; when read, naming a weight whose scales are not one a block.
+        ValueError: naming a quantised weight without scale, or a scale beside a weight that needs
+            none.
     """
 
-    def __init__(self, shards: Shards, dtype: np.dtype, *, fp8_block: tuple[int, int] = FP8_BLOCK):
-        self._shards, self._dtype, self._fp8_block = shards, np.dtype(dtype), fp8_block
+    def __init__(self, shards: Shards, *, fp8_block: tuple[int, int] = FP8_BLOCK):
+        self._shards, self._fp8_block = shards, fp8_block
         self._scales: dict[str, str] = {}
         for name in shards:
-            scale = _scale_of(name)
+            scale = f"{name.removesuffix('.weight')}.scale"
             needs, has = is_quantized(shards.info(name).dtype), scale in shards
             if needs and not has:
                 raise ValueError(
@@ -54,19 +52,29 @@ class Dequantized(Mapping[str, np.ndarray]):
             return (*info.shape[:-1], 2 * info.shape[-1])
         return info.shape
 
-    def __getitem__(self, name: str) -> np.ndarray:
+    def read(self, name: str, dtype: np.dtype) -> np.ndarray:
+        """A tensor in the given dtype.
+
+        Raises:
+            KeyError: if there is no such tensor.
+            ValueError: naming the tensor if its scales are not one a block, or if one of dtype and
+                stored dtype is an integer and the other is not.
+        """
         if name not in self._names:
             raise KeyError(name)
         weight = self._shards[name]
         if name in self._scales:
             scale = self._shards[self._scales[name]]
             try:
-                return dequantize(weight, scale, self._dtype, fp8_block=self._fp8_block)
+                return dequantize(weight, scale, dtype, fp8_block=self._fp8_block)
             except ValueError as error:
                 raise ValueError(f"Tensor {name!r}: {error}") from error
-        if np.issubdtype(weight.dtype, np.integer):
-            return weight
-        return weight.astype(self._dtype, copy=False)
+        if np.issubdtype(weight.dtype, np.integer) != np.issubdtype(dtype, np.integer):
+            raise ValueError(
+                f"Tensor {name!r} is {weight.dtype}, but the model keeps {dtype} there: fetch the"
+                " checkpoint again."
+            )
+        return weight.astype(dtype, copy=False)
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -76,7 +84,3 @@ class Dequantized(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._names)
-
-
-def _scale_of(name: str) -> str:
-    return f"{name.removesuffix('.weight')}.scale"

@@ -112,8 +112,9 @@ def test_reading_everything_holds_two_shards_at_most(tmp_path):
         assert len(list(tmp_path.glob("model-*"))) == 2
         assert tracemalloc.get_traced_memory()[1] < 1.5 * shard
         tracemalloc.reset_peak()
-        for i, array in enumerate(Dequantized(Shards(tmp_path), FLOAT32).values()):
-            assert array.shape == (512, 256), i
+        stored = Dequantized(Shards(tmp_path))
+        for name in stored:
+            assert stored.read(name, FLOAT32).shape == (512, 256)
         assert tracemalloc.get_traced_memory()[1] < 2 * shard
     finally:
         tracemalloc.stop()
@@ -258,20 +259,29 @@ def quantized(tmp_path):
 @pytest.mark.parametrize("dtype", [FLOAT32, np.dtype(ml_dtypes.bfloat16)], ids=str)
 def test_a_weight_and_its_scale_are_one_tensor(quantized, dtype):
     directory, tensors = quantized
-    got = Dequantized(Shards(directory), dtype)
+    got = Dequantized(Shards(directory))
     assert set(got) == {name for name in tensors if not name.endswith(".scale")}
     assert len(got) == 7 and "attn.wq_a.scale" not in got and "hc_attn_scale" in got
     with pytest.raises(KeyError):
-        got["attn.wq_a.scale"]
-    for name, array in got.items():
+        got.read("attn.wq_a.scale", dtype)
+    for name in set(got) - {"ffn.gate.tid2eid"}:
+        array = got.read(name, dtype)
         assert array.shape == got.shape(name)
         stored, scale = tensors[name], tensors.get(name.replace(".weight", ".scale"))
-        if name.endswith("tid2eid"):
-            assert array.dtype == np.int64 and (array == stored).all()
-        elif stored.dtype in (E4M3, np.int8):
+        if stored.dtype in (E4M3, np.int8):
             assert array.tobytes() == dequantize(stored, scale, dtype).tobytes()
         else:
             assert array.tobytes() == stored.astype(dtype).tobytes()
+
+
+def test_integers_stay_integers(quantized):
+    got = Dequantized(Shards(quantized[0]))
+    table = got.read("ffn.gate.tid2eid", np.dtype(np.int32))
+    assert table.dtype == np.int32 and table.tolist() == [[0, 1], [2, 3], [4, 5]]
+    with pytest.raises(ValueError, match="'ffn.gate.tid2eid' is int64, but the model keeps float"):
+        got.read("ffn.gate.tid2eid", FLOAT32)
+    with pytest.raises(ValueError, match="'hc_attn_scale' is float32, but the model keeps int32"):
+        got.read("hc_attn_scale", np.dtype(np.int32))
 
 
 @pytest.mark.parametrize(
@@ -292,9 +302,9 @@ def test_scales_and_weights_that_do_not_match_are_named(quantized, tmp_path, cha
     tensors = {k: v for k, v in (quantized[1] | changes).items() if v is not None}
     write_shards(tmp_path / "bad", tensors.items())
     with pytest.raises(ValueError, match=message):
-        Dequantized(Shards(tmp_path / "bad"), FLOAT32)
+        Dequantized(Shards(tmp_path / "bad"))
 
 
 def test_a_wrong_block_size_names_the_tensor(quantized):
     with pytest.raises(ValueError, match=r"'attn.wq_a.weight': scale is .* blocks of \(32, 32\)"):
-        Dequantized(Shards(quantized[0]), FLOAT32, fp8_block=(32, 32))["attn.wq_a.weight"]
+        Dequantized(Shards(quantized[0]), fp8_block=(32, 32)).read("attn.wq_a.weight", FLOAT32)
