@@ -7,6 +7,7 @@ make no entries, or select none, of their own read those of the latest layer tha
 """
 
 import dataclasses
+from typing import no_type_check
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ from phasejax.typing import Array, Float, Hidden, Int
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+@no_type_check  # JAX rebuilds states around placeholders
 class Shared:
     """What layers hand to the layers after them.
 
@@ -42,6 +44,7 @@ class Shared:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+@no_type_check  # JAX rebuilds states around placeholders
 class Compressed:
     """What streams have been compressed to; all None for a sequence that is seen at once.
 
@@ -68,6 +71,7 @@ class Compressed:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+@no_type_check  # JAX rebuilds states around placeholders
 class LayerState:
     """What a layer remembers of its streams.
 

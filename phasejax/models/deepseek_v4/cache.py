@@ -3,6 +3,7 @@
 """What a decoder remembers of its streams, in arrays whose shapes never change."""
 
 import dataclasses
+from typing import no_type_check
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from phasejax.typing import Array, Bool, Int
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+@no_type_check  # JAX rebuilds states around placeholders
 class Cache:
     """State of a batch of streams, each at a position of its own.
 

@@ -15,6 +15,7 @@ entry's missing slots have weight 0 exactly. Tokens past the last full window ma
 
 import dataclasses
 import math
+from typing import no_type_check
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,7 @@ from phasejax.typing import Array, Bool, Float, Hidden, Int
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+@no_type_check  # JAX rebuilds states around placeholders
 class WindowState:
     """Projections of the most recent tokens, without biases, and how many tokens there were.
 

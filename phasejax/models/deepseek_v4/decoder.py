@@ -77,7 +77,7 @@ class DeepseekV4(nnx.Module):
         tokens: Tokens,
         *,
         cache: Cache | None = None,
-        lengths: Int[Array, "B"] | None = None,
+        lengths: Int[Array, "..."] | None = None,
         padding: Literal["left", "right"] = "right",
     ) -> Float[Array, "B T V"] | tuple[Float[Array, "B T V"], Cache]:
         """Next-token logits at every position, float32.
@@ -150,7 +150,7 @@ def _roll_rows(x: Array, shift: Int[Array, "B"]) -> Array:
     return jnp.take_along_axis(x, place.reshape(*place.shape, *(1,) * (x.ndim - 2)), axis=1)
 
 
-def _check(tokens: Tokens, cache: Cache | None, lengths: Int[Array, "B"] | None) -> None:
+def _check(tokens: Tokens, cache: Cache | None, lengths: Int[Array, "..."] | None) -> None:
     batch, count = tokens.shape
     if count == 0:
         raise ValueError(f"tokens of shape {tokens.shape} hold no token: give at least one.")

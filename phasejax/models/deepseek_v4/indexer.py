@@ -11,6 +11,7 @@ ReLU gives zeros, go to the lower index.
 """
 
 import dataclasses
+from typing import no_type_check
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ from phasejax.typing import Array, Bool, Float, Hidden, Int
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+@no_type_check  # JAX rebuilds states around placeholders
 class Selection:
     """What queries read of the entries.
 
