@@ -27,6 +27,8 @@ from phasejax.typing import Array, Bool, Float, Hidden, Int
 class Entries:
     """Compressed keys and values before normalisation and rotation.
 
+    The last four are [E], or [B, E] where streams stand at different positions.
+
     Attributes:
         key: compressed keys.
         value: compressed values, or None where values reuse the finished keys.
@@ -38,10 +40,10 @@ class Entries:
 
     key: Float[Array, "B E K H"]
     value: Float[Array, "B E K H"] | None
-    start: Int[Array, "E"]
-    end: Int[Array, "E"]
-    position: Int[Array, "E"]
-    valid: Bool[Array, "E"]
+    start: Int[Array, "*R E"]
+    end: Int[Array, "*R E"]
+    position: Int[Array, "*R E"]
+    valid: Bool[Array, "*R E"]
 
 
 class Compressor(nnx.Module, abc.ABC):

@@ -1,0 +1,95 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writing tensors as a Hugging Face directory: shards of a given size, and their index."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import TensorSpec, serialize_file
+
+from phasejax.checkpoints.safetensors_file import DTYPES
+from phasejax.checkpoints.shards import INDEX, SINGLE
+from phasejax.files import write_atomic
+
+
+def write_shards(
+    directory: str | os.PathLike, tensors: Iterable[tuple[str, Any]], *, max_bytes: int = 5 * 10**9
+) -> None:
+    """Writes named arrays; one shard is model.safetensors, several get an index.
+
+    Memory holds at most one shard and the next tensor. The directory shows nothing until all is
+    written, and the index comes last.
+
+    Args:
+        directory: made if needed; must hold no safetensors yet.
+        tensors: names and arrays (numpy or JAX), drawn one by one; each of a dtype of `DTYPES`.
+        max_bytes: size of a shard, passed only by a tensor that is larger by itself.
+
+    Raises:
+        ValueError: for safetensors that are there already, a name that comes twice, a dtype that
+            is not in `DTYPES`, or no tensor at all.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    if present := sorted(p.name for p in directory.glob("*.safetensors*")):
+        raise ValueError(
+            f"directory={str(directory)!r} holds {present[0]} already: write to an empty one."
+        )
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".writing-") as temporary:
+        shards = []
+        for shard in _split(tensors, max_bytes):
+            _write(Path(temporary) / str(len(shards)), shard)
+            shards.append({name: array.nbytes for name, array in shard.items()})
+            shard.clear()  # else this loop would hold it while the next one is drawn
+        if not shards:
+            raise ValueError("tensors is empty, but a checkpoint holds at least one: pass some.")
+        names = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
+        names = names if len(shards) > 1 else [SINGLE]
+        for i, name in enumerate(names):
+            os.replace(Path(temporary) / str(i), directory / name)
+    if len(shards) > 1:
+        pairs = list(zip(names, shards, strict=True))
+        index = {
+            "metadata": {"total_size": sum(sum(sizes.values()) for sizes in shards)},
+            "weight_map": {name: file for file, sizes in pairs for name in sizes},
+        }
+        write_atomic(directory / INDEX, json.dumps(index, indent=2) + "\n")
+
+
+def _split(tensors: Iterable[tuple[str, Any]], max_bytes: int) -> Iterable[dict[str, np.ndarray]]:
+    seen, shard = set(), {}
+    for name, tensor in tensors:
+        array = np.asarray(tensor, order="C")
+        if name in seen:
+            raise ValueError(f"Tensor {name!r} comes twice, but names are unique: drop one.")
+        if array.dtype not in DTYPES.values():
+            raise ValueError(
+                f"Tensor {name!r} has dtype {array.dtype}, but a checkpoint may hold"
+                f" {', '.join(str(d) for d in DTYPES.values())}: convert it."
+            )
+        if shard and sum(a.nbytes for a in shard.values()) + array.nbytes > max_bytes:
+            yield shard
+            shard = {}
+        seen.add(name)
+        shard[name] = array
+    if shard:
+        yield shard
+
+
+def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    specs = {
+        name: TensorSpec(
+            dtype=array.dtype.name,
+            shape=array.shape,
+            data_ptr=array.ctypes.data,
+            data_len=array.nbytes,
+        )
+        for name, array in arrays.items()
+    }
+    # Readers of transformers ask for this entry.
+    serialize_file(specs, path, metadata={"format": "pt"})

@@ -1,0 +1,80 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a decoder remembers of its streams, in arrays whose shapes never change."""
+
+import dataclasses
+from typing import no_type_check
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from phasejax.models.deepseek_v4.attention import LayerState
+from phasejax.typing import Array, Bool, Int
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+@no_type_check  # JAX rebuilds states around placeholders
+class Cache:
+    """State of a batch of streams, each at a position of its own.
+
+    Attributes:
+        layers: state of every layer.
+        length: tokens that each stream has seen.
+        returnable: tokens that each stream can take back.
+        capacity: tokens that a stream may reach.
+        max_rollback: tokens that can be taken back at most.
+    """
+
+    layers: list[LayerState]
+    length: Int[Array, "B"]
+    returnable: Int[Array, "B"]
+    capacity: int = dataclasses.field(metadata={"static": True})
+    max_rollback: int = dataclasses.field(metadata={"static": True})
+
+    def after(self, layers: list[LayerState], count: Int[Array, "B"]) -> "Cache":
+        """The cache once every stream b has seen count[b] more tokens."""
+        returnable = jnp.minimum(self.returnable + count, self.max_rollback)
+        return dataclasses.replace(
+            self, layers=layers, length=self.length + count, returnable=returnable
+        )
+
+    def overflows(self, count: Int[Array, "B"]) -> Bool[Array, "B"]:
+        """Which streams would pass the capacity with so many more tokens."""
+        return self.length + count > self.capacity
+
+    def rollback(self, count: int | Int[Array, "B"]) -> "Cache":
+        """The cache before the last tokens, such as drafts that were rejected.
+
+        Args:
+            count: tokens to take back, of all streams or of each.
+
+        Raises:
+            ValueError: if that is more than can be taken back; not while tracing, where it cannot
+                be known.
+        """
+        counts = jnp.broadcast_to(jnp.asarray(count, jnp.int32), self.length.shape)
+        if is_known(counts, self.returnable):
+            wrong = np.flatnonzero((counts > self.returnable) | (counts < 0))
+            if wrong.size:
+                raise ValueError(
+                    f"count={np.asarray(counts).tolist()}, but the streams can take back"
+                    f" {np.asarray(self.returnable).tolist()} tokens: keep a snapshot, or raise"
+                    f" max_rollback={self.max_rollback} of init_cache."
+                )
+        return dataclasses.replace(
+            self,
+            layers=[layer.rewind(counts) for layer in self.layers],
+            length=self.length - counts,
+            returnable=self.returnable - counts,
+        )
+
+    def snapshot(self) -> "Cache":
+        """A copy that stays whole when this cache's buffers are donated to a step."""
+        return jax.tree.map(jnp.copy, self)
+
+
+def is_known(*arrays: Array) -> bool:
+    """Whether values can be looked at: not while tracing."""
+    return not any(isinstance(array, jax.core.Tracer) for array in arrays)
