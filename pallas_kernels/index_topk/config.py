@@ -39,3 +39,12 @@ def blocked_heuristic(query: tuple[int, ...], entries: int, picks: int) -> Block
     rows = min(power_of_two_at_most(2**22 // (batch * heads * entry)), 128, queries)
     gradient = power_of_two_at_most(2**22 // (batch * picks * max(heads, head_dim)))
     return Blocks(rows, entry, min(gradient, 128, queries))
+
+
+# Queries fill the lanes of the TPU kernel.
+TPU_LANES = 128
+
+
+def tpu_sorted(picks: int) -> int:
+    """Length of the sorted lists that the TPU kernel merges, and of its tiles of entries."""
+    return max(1 << (picks - 1).bit_length(), 128)

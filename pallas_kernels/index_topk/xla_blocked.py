@@ -90,10 +90,6 @@ def _select(query, weight, key, position, end, segment, entry_segment, picks, bl
     return Picks(tiles.join(index, length), tiles.join(score, length))
 
 
-def _rescore(query, weight, rows, index):
-    return jnp.where(index >= 0, index_scores(query, weight, rows), -jnp.inf)
-
-
 def picked_scores_vjp(
     query: Float[Array, "B Q N H"],
     weight: Float[Array, "B Q N"],
@@ -109,8 +105,8 @@ def picked_scores_vjp(
     def step(d_key: Array, args: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
         q, w, at, ct = args
         rows = tiles.take_rows(key, at)
-        _, vjp = jax.vjp(lambda *x: _rescore(*x, at), q, w, rows)
-        d_query, d_weight, d_rows = vjp(ct)
+        _, vjp = jax.vjp(index_scores, q, w, rows)
+        d_query, d_weight, d_rows = vjp(jnp.where(at >= 0, ct, 0))
         return tiles.add_rows(d_key, at, d_rows), (d_query, d_weight)
 
     split = functools.partial(tiles.split, block=block)
@@ -131,8 +127,9 @@ def _forward(query, weight, key, position, end, segment, entry_segment, picks, b
 
 
 def _backward(picks, blocks, kept, cotangent):
-    # Padding as large as the tile of rows would be: as many queries as scores a tile of entries.
-    grads = picked_scores_vjp(*kept, cotangent.score, block=blocks.gradient)
+    query, weight, key, index = kept
+    block = blocks.gradient
+    grads = picked_scores_vjp(query, weight, key, index, cotangent.score, block=block)
     return *grads, None, None, None, None
 
 

@@ -74,8 +74,9 @@ def selected_attention(
     is_whole = jnp.issubdtype(index.dtype, jnp.integer)
     check(is_whole, "index.dtype", index.dtype, "indices are integers: cast them with astype.")
     if not isinstance(index, jax.core.Tracer):
-        low, high = np.min(index, initial=-1), np.max(index, initial=-1)
-        inside = -1 <= low and high < entries
+        picked = np.asarray(index)
+        low, high = picked.min(initial=-1), picked.max(initial=-1)
+        inside = low >= -1 and high < entries
         check(inside, "index", f"{low} .. {high}", f"indices are -1 .. {entries - 1}.")
     check(window >= 1, "window", window, "a query reads its own token at least: raise it.")
     if segment is None:

@@ -16,3 +16,9 @@ def blocked_heuristic(query: tuple[int, ...], kv_heads: int, window: int, picks:
     dearest = batch * max(picks * kv_heads * head_dim, heads * (picks + window))
     size = max(2**22 // max(dearest, 1), 1)
     return min(1 << size.bit_length() - 1, 128, tokens)
+
+
+def tpu_heuristic(tokens: int, picks: int) -> int:
+    """Queries in a tile of the TPU kernel: their indices, twice, take 128 KiB of scalar memory."""
+    size = max(2**14 // picks // 8 * 8, 8)
+    return min(size, 64, -(-tokens // 8) * 8)
