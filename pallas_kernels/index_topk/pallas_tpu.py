@@ -247,8 +247,8 @@ def index_topk(
     """See `api.index_topk`. The gradient is that of plain JAX.
 
     Raises:
-        NotImplementedError: for float64, which the vector units lack.
+        NotImplementedError: unless queries are float32 or bfloat16.
     """
-    if query.dtype.itemsize > 4:
-        raise NotImplementedError(f"query.dtype={query.dtype}: TPU kernels have float32 at most.")
+    if query.dtype not in (jnp.float32, jnp.bfloat16):
+        raise NotImplementedError(f"query.dtype={query.dtype} is neither float32 nor bfloat16.")
     return _index_topk(query, weight, key, position, end, segment, entry_segment, picks, interpret)

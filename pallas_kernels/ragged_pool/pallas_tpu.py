@@ -291,7 +291,14 @@ def ragged_pool(
     blocks: Blocks | None = None,
     interpret: Any = False,
 ) -> Float[Array, "B E D"]:
-    """See `api.ragged_pool`; `blocks` comes from the shapes unless given."""
+    """See `api.ragged_pool`; `blocks` comes from the shapes unless given.
+
+    Raises:
+        NotImplementedError: unless operands are float32 or bfloat16.
+    """
+    for name, x in (("value", value), ("score", score)):
+        if x.dtype not in (jnp.float32, jnp.bfloat16):
+            raise NotImplementedError(f"{name}.dtype={x.dtype} is neither float32 nor bfloat16.")
     _, tokens, channels = value.shape
     blocks = blocks or tpu_heuristic(tokens, entries, channels, score.shape[2])
     return _pool(value, score, chunk, entries, blocks, interpret)

@@ -20,5 +20,5 @@ def blocked_heuristic(query: tuple[int, ...], kv_heads: int, window: int, picks:
 
 def tpu_heuristic(tokens: int, picks: int) -> int:
     """Queries in a tile of the TPU kernel: their indices, twice, take 128 KiB of scalar memory."""
-    size = max(2**14 // picks // 8 * 8, 8)
-    return min(size, 64, -(-tokens // 8) * 8)
+    size = max(2**14 // picks // 16 * 16, 16)
+    return min(size, 64, -(-tokens // 16) * 16)
