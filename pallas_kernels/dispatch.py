@@ -24,7 +24,7 @@ PLATFORM = {"pallas_tpu": "tpu", "pallas_gpu": "gpu"}
 
 def platform() -> str:
     """Where a function that is traced now will run: "cpu", "gpu" or "tpu"."""
-    device = jax.config.jax_default_device
+    device = getattr(jax.config, "jax_default_device")  # noqa: B009, made at run time
     if device is None:
         return jax.default_backend()
     return device if isinstance(device, str) else device.platform
@@ -86,7 +86,7 @@ def call(
         raise ValueError(f"implementation={implementation!r} names nothing to try: use None.")
     for name in names:
         if name not in available:
-            close = difflib.get_close_matches(str(name), available, n=1)
+            close = difflib.get_close_matches(name, available, n=1)
             remedy = f"did you mean {close[0]!r}?" if close else "use None for the best one here."
             raise ValueError(
                 f"implementation={name!r} is none of {op}'s: {', '.join(available)}: {remedy}"
