@@ -62,11 +62,11 @@ def index_topk(
     fits = key.ndim == 3 and key.shape[::2] == (batch, head_dim)
     check(fits, "key.shape", key.shape, f"query makes it ({batch}, E, {head_dim}).")
     check(picks >= 1, "picks", picks, "a query picks an entry at least: raise it.")
-    together = (segment is None) == (entry_segment is None)
-    check(together, "segment", segment, "documents need both segment and entry_segment.")
+    given = segment is not None, entry_segment is not None
+    check(len(set(given)) == 1, "(segment, entry_segment) given", given, "documents need both.")
     if not isinstance(end, jax.core.Tracer):
-        whole = bool((np.asarray(end) >= 0).all())
-        check(whole, "end", end, "an entry ends at a token, 0 or later: mask slots with valid.")
+        low = np.min(np.asarray(end), initial=0)
+        check(low >= 0, "smallest end", low, "entries end at a token: mask empty slots with valid.")
     entries = key.shape[1]
 
     def rows(name: str, x: Array | None, count: int) -> Int[Array, "B X"]:

@@ -50,8 +50,8 @@ def selected_attention(
     """
     check(query.ndim == 4, "query.shape", query.shape, "it is [B, T, N, H]: reshape it.")
     batch, tokens, heads, head_dim = query.shape
-    together = (value is None) == (entry_value is None)
-    check(together, "value", value, "keys serve as values in tokens and entries alike, or nowhere.")
+    given = value is not None, entry_value is not None
+    check(len(set(given)) == 1, "(value, entry_value) given", given, "keys serve for both or none.")
     near = (key,) if value is None else (key, value)
     entry = (entry_key,) if entry_value is None else (entry_key, entry_value)
     fits = entry_key.ndim == 4 and entry_key.shape[::3] == (batch, head_dim)

@@ -11,17 +11,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.index_topk import reference, xla_blocked
-from pallas_kernels.index_topk.config import Blocks, blocked_heuristic
+from pallas_kernels import tiles
+from pallas_kernels.index_topk import pallas_tpu, reference, xla_blocked
+from pallas_kernels.index_topk.api import index_topk
+from pallas_kernels.index_topk.arg_specs import SPECS
+from pallas_kernels.index_topk.config import Blocks, blocked_heuristic, tpu_sorted
+from tests.pallas_kernels.compare import (
+    assert_close,
+    in_float64,
+    lower_for_tpu,
+    mostly_slow,
+    strictly,
+)
 
 STRIDE = 3
 SHAPE = {"batch": 2, "queries": 37, "heads": 3, "head_dim": 4}
 IMPLEMENTATIONS = {
     "reference": reference.index_topk,
     "xla_blocked": functools.partial(xla_blocked.index_topk, blocks=Blocks(8, 4, 16)),
+    "pallas_tpu": functools.partial(pallas_tpu.index_topk, interpret=True),
 }
-# Fraction of the largest value: what rounding in each dtype may do.
-TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-2}
 
 
 def operands(
@@ -92,35 +101,19 @@ def compiled(name):
     return jax.jit(IMPLEMENTATIONS[name], static_argnames=("picks",))
 
 
-def loss(function, query, weight, key, rest, picks, cotangent):
-    score = function(query, weight, key, **rest, picks=picks).score
-    return jnp.sum(jnp.where(jnp.isfinite(score), score * cotangent, 0))
+def gradients(function, picks=5):
+    """Of a fixed weighted sum of the scores, by query, weight and key."""
 
+    def loss(real, rest):
+        score = function(**real, **rest, picks=picks).score
+        factor = jnp.cos(jnp.arange(score.size, dtype=score.dtype)).reshape(score.shape)
+        return jnp.sum(jnp.where(jnp.isfinite(score), score * factor, 0))
 
-def gradients(function, x, picks, cotangent):
-    main = [x[name] for name in ("query", "weight", "key")]
-    rest = {name: value for name, value in x.items() if name not in ("query", "weight", "key")}
-    grad = jax.jit(jax.grad(functools.partial(loss, function), (0, 1, 2)), static_argnums=(4,))
-    return grad(*main, rest, picks, cotangent)
+    def grad(x):
+        real = {name: x[name] for name in ("query", "weight", "key")}
+        return jax.grad(loss)(real, {name: x[name] for name in x.keys() - real.keys()})
 
-
-def wide_gradients(x, picks, cotangent):
-    """Those of the reference in float64."""
-    with jax.enable_x64(True):
-        wide = {
-            name: value.astype("float64") if jnp.issubdtype(value.dtype, jnp.floating) else value
-            for name, value in x.items()
-        }
-        return gradients(reference.index_topk, wide, picks, np.asarray(cotangent, np.float64))
-
-
-def assert_close(actual, expected, dtype="float32", err_msg=""):
-    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
-    finite = np.isfinite(expected)
-    scale = np.max(np.abs(expected), initial=0, where=finite)
-    np.testing.assert_allclose(
-        actual, expected, rtol=0, atol=TOLERANCE[dtype] * scale, err_msg=err_msg
-    )
+    return grad
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
@@ -147,26 +140,13 @@ class TestIndexTopk:
         assert score.dtype == jnp.float32
         assert_close(score, by_loops(x, 5)[1])
 
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-    @pytest.mark.parametrize("documents", [1, 3])
-    def test_gradients_of_the_scores(self, name, dtype, documents):
-        x = operands(**SHAPE, documents=documents, dtype=dtype, seed=3)
-        shape = (SHAPE["batch"], SHAPE["queries"], 5)
-        cotangent = jnp.asarray(np.random.default_rng(4).normal(size=shape), jnp.float32)
-        actual = gradients(IMPLEMENTATIONS[name], x, 5, cotangent)
-        expected = wide_gradients(x, 5, cotangent)
-        for part, a, e in zip(("query", "weight", "key"), actual, expected, strict=True):
-            assert a.dtype == x[part].dtype
-            assert_close(a, e, dtype, part)
-
     def test_no_query_sees_an_entry(self, name):
         x = operands(**SHAPE)
         x["position"] = jnp.full_like(x["position"], STRIDE - 2)
         actual = compiled(name)(**x, picks=5)
         assert (actual.index == -1).all()
         assert (actual.score == -jnp.inf).all()
-        ones = jnp.ones(actual.score.shape)
-        for grad in gradients(IMPLEMENTATIONS[name], x, 5, ones):
+        for grad in jax.jit(gradients(IMPLEMENTATIONS[name]))(x).values():
             assert (grad == 0).all()
 
     def test_the_future_takes_no_place(self, name):
@@ -195,54 +175,59 @@ class TestIndexTopk:
             alone = compiled(name)(**{k: v[b : b + 1] for k, v in x.items()}, picks=5)
             np.testing.assert_array_equal(alone.index[0], both.index[b])
 
-    def test_vmap_and_remat(self, name):
-        x = operands(**SHAPE, whole=True)
-        call = functools.partial(IMPLEMENTATIONS[name], picks=5)
-        stacked = {k: jnp.stack([v, v[::-1]]) for k, v in x.items()}
-        actual = jax.jit(jax.vmap(lambda x: call(**x)))(stacked)
-        np.testing.assert_array_equal(actual.index[0], by_loops(x, 5)[0])
-        np.testing.assert_array_equal(actual.index[1], by_loops(x, 5)[0][::-1])
-        shape = (SHAPE["batch"], SHAPE["queries"], 5)
-        plain = gradients(IMPLEMENTATIONS[name], x, 5, jnp.ones(shape))
-        kept = gradients(
-            lambda *a, picks, **k: jax.checkpoint(
-                functools.partial(IMPLEMENTATIONS[name], picks=picks)
-            )(*a, **k),
-            x,
-            5,
-            jnp.ones(shape),
-        )
-        for a, b in zip(plain, kept, strict=True):
-            np.testing.assert_array_equal(a, b)
 
-    @hypothesis.settings(max_examples=8, deadline=None, derandomize=True)
-    @hypothesis.given(
-        queries=st.integers(1, 20),
-        entries=st.integers(1, 11),
-        picks=st.integers(1, 12),
-        documents=st.integers(1, 3),
+@pytest.mark.parametrize("name", mostly_slow(IMPLEMENTATIONS))
+@pytest.mark.parametrize(("dtype", "documents"), [("float32", 3), ("bfloat16", 1)])
+def test_gradients_of_the_scores(name, dtype, documents):
+    x = operands(**SHAPE, documents=documents, dtype=dtype, seed=3)
+    actual = jax.jit(gradients(IMPLEMENTATIONS[name]))(x)
+    assert all(grad.dtype == x[part].dtype for part, grad in actual.items())
+    assert_close(actual, in_float64(gradients(reference.index_topk), x), dtype)
+
+
+@pytest.mark.parametrize("name", mostly_slow(IMPLEMENTATIONS))
+def test_vmap_and_remat(name):
+    x = operands(**SHAPE, whole=True)
+    call = functools.partial(IMPLEMENTATIONS[name], picks=5)
+    stacked = {k: jnp.stack([v, v[::-1]]) for k, v in x.items()}
+    actual = jax.jit(jax.vmap(lambda x: call(**x)))(stacked)
+    np.testing.assert_array_equal(actual.index[0], by_loops(x, 5)[0])
+    np.testing.assert_array_equal(actual.index[1], by_loops(x, 5)[0][::-1])
+
+    def remat(picks, **x):
+        return jax.checkpoint(functools.partial(IMPLEMENTATIONS[name], picks=picks))(**x)
+
+    plain, again = (jax.jit(gradients(f))(x) for f in (IMPLEMENTATIONS[name], remat))
+    assert_close(again, plain)
+
+
+@pytest.mark.parametrize("name", mostly_slow(IMPLEMENTATIONS))
+@hypothesis.settings(max_examples=8, deadline=None, derandomize=True)
+@hypothesis.given(
+    queries=st.integers(1, 20),
+    entries=st.integers(1, 11),
+    picks=st.integers(1, 12),
+    documents=st.integers(1, 3),
+)
+def test_any_shape(name, queries, entries, picks, documents):
+    x = operands(
+        batch=1,
+        queries=queries,
+        heads=2,
+        head_dim=2,
+        entries=entries,
+        documents=documents,
+        whole=True,
     )
-    def test_any_shape(self, name, queries, entries, picks, documents):
-        x = operands(
-            batch=1,
-            queries=queries,
-            heads=2,
-            head_dim=2,
-            entries=entries,
-            documents=documents,
-            whole=True,
-        )
-        index, score = by_loops(x, picks)
-        actual = compiled(name)(**x, picks=picks)
-        np.testing.assert_array_equal(actual.index, index)
-        np.testing.assert_array_equal(actual.score, score)
+    index, score = by_loops(x, picks)
+    actual = compiled(name)(**x, picks=picks)
+    np.testing.assert_array_equal(actual.index, index)
+    np.testing.assert_array_equal(actual.score, score)
 
 
 def test_blocked_reads_only_tiles_that_may_be_seen():
     x = operands(**SHAPE, documents=3)
     blocks = Blocks(query=4, entry=2, gradient=4)
-    from pallas_kernels import tiles
-
     first, stop = xla_blocked.tile_bounds(
         tiles.padded(x["position"], 4, -1),
         tiles.padded(x["end"], 2, 10**6),
@@ -283,6 +268,76 @@ def test_memory_of_the_blocked_path_is_linear_in_tokens():
     small, large = temporaries(8192), temporaries(32768)
     assert large < 4.5 * small
     assert large < 32768 * 8192 * 4 / 8  # an eighth of the T x T/S scores of one head
+
+
+class TestOnTpu:
+    """The kernel on a simulated TPU, and what a real one would compile."""
+
+    def test_memory_that_was_not_written_is_not_read_and_nothing_races(self):
+        x = operands(batch=1, queries=140, heads=2, head_dim=2, entries=150, whole=True)
+
+        def kernel(x, interpret):
+            return pallas_tpu.index_topk(**x, picks=20, interpret=interpret)
+
+        expected = compiled("reference")(**x, picks=20)
+        assert (expected.index == -1).any() and (expected.index > 0).any()
+        jax.tree.map(np.testing.assert_array_equal, strictly(kernel, x), expected)
+
+    def test_merges_many_tiles_in_documents(self):
+        x = operands(**SHAPE | {"queries": 900, "batch": 1}, documents=2, whole=True)
+        actual, expected = (compiled(name)(**x, picks=130) for name in ("pallas_tpu", "reference"))
+        jax.tree.map(np.testing.assert_array_equal, actual, expected)
+
+    @pytest.mark.parametrize("name", SPECS)
+    def test_lowers(self, name):
+        operands, options = SPECS[name]
+        call = functools.partial(pallas_tpu.index_topk, **options)
+        assert lower_for_tpu(call, *operands).count("tpu_custom_call") == 1
+
+    @pytest.mark.parametrize(("picks", "length"), [(1, 128), (128, 128), (129, 256), (512, 512)])
+    def test_lists_are_powers_of_two(self, picks, length):
+        assert tpu_sorted(picks) == length
+
+
+class TestCall:
+    """The public call: defaults, and what it refuses."""
+
+    def test_defaults(self):
+        x = operands(**SHAPE, whole=True)
+        expected = compiled("reference")(**x, picks=5)
+        actual = index_topk(x["query"], x["weight"], x["key"], x["end"][0], picks=5)
+        jax.tree.map(np.testing.assert_array_equal, actual, expected)
+
+    def test_slots_that_are_not_valid(self):
+        x = operands(**SHAPE, whole=True)
+        valid = jnp.arange(x["key"].shape[1]) < 3
+        actual = index_topk(x["query"], x["weight"], x["key"], x["end"], picks=5, valid=valid)
+        assert actual.index.max() == 2
+
+    def test_shorter_than_a_window(self):
+        x = operands(**SHAPE | {"queries": 2})
+        actual = index_topk(x["query"], x["weight"], x["key"], x["end"], picks=5)
+        assert actual.index.shape == (2, 2, 5)
+        assert (actual.index == -1).all()
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"query": jnp.zeros((2, 37, 4))}, r"query.shape=\(2, 37, 4\).*reshape"),
+            ({"key": jnp.zeros((2, 12, 4), int)}, "key.dtype=int32.*astype"),
+            ({"weight": jnp.zeros((2, 37, 4))}, r"weight.shape=\(2, 37, 4\).*\(2, 37, 3\)"),
+            ({"key": jnp.zeros((2, 12, 5))}, r"key.shape=\(2, 12, 5\).*\(2, E, 4\)"),
+            ({"picks": 0}, "picks=0.*raise it"),
+            ({"end": jnp.zeros(11, int)}, r"end.shape=\(11,\).*\(2, 12\)"),
+            ({"end": jnp.full(12, -1)}, "end=-1.*valid"),
+            ({"segment": jnp.zeros((2, 37), int)}, r"entry_segment\) given=\(True, False\).*both"),
+        ],
+    )
+    def test_a_mistake_is_named(self, change, message):
+        x = operands(**SHAPE)
+        call = {name: x[name] for name in ("query", "weight", "key", "end")} | {"picks": 5}
+        with pytest.raises(ValueError, match=message):
+            index_topk(**call | change)
 
 
 @pytest.mark.parametrize(

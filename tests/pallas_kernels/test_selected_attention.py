@@ -11,9 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.selected_attention import reference, xla_blocked
-from pallas_kernels.selected_attention.config import blocked_heuristic
-from tests.pallas_kernels.compare import assert_close, in_float64
+from pallas_kernels.selected_attention import pallas_tpu, reference, xla_blocked
+from pallas_kernels.selected_attention.api import selected_attention
+from pallas_kernels.selected_attention.arg_specs import SPECS
+from pallas_kernels.selected_attention.config import blocked_heuristic, tpu_heuristic
+from tests.pallas_kernels.compare import (
+    assert_close,
+    in_float64,
+    lower_for_tpu,
+    mostly_slow,
+    strictly,
+)
 
 SHAPE = {
     "batch": 2,
@@ -28,6 +36,7 @@ WINDOW = 5
 IMPLEMENTATIONS = {
     "reference": reference.selected_attention,
     "xla_blocked": functools.partial(xla_blocked.selected_attention, block=4),
+    "pallas_tpu": functools.partial(pallas_tpu.selected_attention, block=16, interpret=True),
 }
 
 
@@ -129,17 +138,6 @@ class TestSelectedAttention:
         assert actual.dtype == x[0].dtype
         assert_close(actual, by_loops(*x, WINDOW), str(x[0].dtype))
 
-    @pytest.mark.parametrize("variant", VARIANTS)
-    def test_gradients(self, name, variant):
-        x = real_first(operands(**SHAPE | VARIANTS[variant]))
-        actual = jax.jit(gradients(functools.partial(IMPLEMENTATIONS[name], window=WINDOW)))(*x)
-        contract = functools.partial(reference.selected_attention, window=WINDOW)
-        expected = in_float64(gradients(contract), *x)
-        assert [a.dtype for a in jax.tree.leaves(actual)] == [
-            a.dtype for a in jax.tree.leaves(x[0])
-        ]
-        assert_close(actual, expected, str(x[0][0].dtype))
-
     def test_no_picks_at_all(self, name):
         *x, index, segment, sink = operands(**SHAPE)
         x = (*x, jnp.full_like(index, -1), segment, sink)
@@ -162,36 +160,51 @@ class TestSelectedAttention:
         changed = (before != after).any((0, 2, 3))
         np.testing.assert_array_equal(np.flatnonzero(changed), np.arange(at, at + WINDOW))
 
-    def test_vmap_and_remat(self, name):
-        x = operands(**SHAPE)
-        call = functools.partial(IMPLEMENTATIONS[name], window=WINDOW)
-        stacked = jax.tree.map(lambda v: jnp.stack([v, v]), x)
-        mapped = jax.jit(jax.vmap(call))(*stacked)
-        assert_close(mapped[1], by_loops(*x, WINDOW))
-        plain = jax.jit(gradients(call))(*real_first(x))
-        again = jax.jit(gradients(jax.checkpoint(call)))(*real_first(x))
-        assert_close(again, plain)
 
-    @hypothesis.settings(max_examples=6, deadline=None, derandomize=True)
-    @hypothesis.given(
-        tokens=st.integers(1, 10),
-        entries=st.integers(1, 5),
-        picks=st.integers(1, 7),
-        window=st.integers(1, 6),
-        documents=st.integers(1, 3),
+@pytest.mark.parametrize("name", mostly_slow(IMPLEMENTATIONS))
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_gradients(name, variant):
+    x = real_first(operands(**SHAPE | VARIANTS[variant]))
+    actual = jax.jit(gradients(functools.partial(IMPLEMENTATIONS[name], window=WINDOW)))(*x)
+    contract = functools.partial(reference.selected_attention, window=WINDOW)
+    expected = in_float64(gradients(contract), *x)
+    assert [a.dtype for a in jax.tree.leaves(actual)] == [a.dtype for a in jax.tree.leaves(x[0])]
+    assert_close(actual, expected, str(x[0][0].dtype))
+
+
+@pytest.mark.parametrize("name", mostly_slow(IMPLEMENTATIONS))
+def test_vmap_and_remat(name):
+    x = operands(**SHAPE)
+    call = functools.partial(IMPLEMENTATIONS[name], window=WINDOW)
+    stacked = jax.tree.map(lambda v: jnp.stack([v, v]), x)
+    mapped = jax.jit(jax.vmap(call))(*stacked)
+    assert_close(mapped[1], by_loops(*x, WINDOW))
+    plain = jax.jit(gradients(call))(*real_first(x))
+    again = jax.jit(gradients(jax.checkpoint(call)))(*real_first(x))
+    assert_close(again, plain)
+
+
+@pytest.mark.parametrize("name", mostly_slow(IMPLEMENTATIONS))
+@hypothesis.settings(max_examples=6, deadline=None, derandomize=True)
+@hypothesis.given(
+    tokens=st.integers(1, 10),
+    entries=st.integers(1, 5),
+    picks=st.integers(1, 7),
+    window=st.integers(1, 6),
+    documents=st.integers(1, 3),
+)
+def test_any_shape(name, tokens, entries, picks, window, documents):
+    x = operands(
+        batch=1,
+        tokens=tokens,
+        heads=2,
+        kv_heads=1,
+        head_dim=2,
+        entries=entries,
+        picks=picks,
+        documents=documents,
     )
-    def test_any_shape(self, name, tokens, entries, picks, window, documents):
-        x = operands(
-            batch=1,
-            tokens=tokens,
-            heads=2,
-            kv_heads=1,
-            head_dim=2,
-            entries=entries,
-            picks=picks,
-            documents=documents,
-        )
-        assert_close(compiled(name, window)(*x), by_loops(*x, window))
+    assert_close(compiled(name, window)(*x), by_loops(*x, window))
 
 
 def test_memory_of_the_blocked_path_is_linear_in_tokens():
@@ -212,6 +225,77 @@ def test_memory_of_the_blocked_path_is_linear_in_tokens():
 
     small, large = temporaries(8192), temporaries(32768)
     assert large < 4.2 * small
+
+
+class TestOnTpu:
+    """The kernel on a simulated TPU, and what a real one would compile."""
+
+    @pytest.mark.parametrize("variant", ["plain", "bfloat16"])
+    def test_memory_that_was_not_written_is_not_read_and_nothing_races(self, variant):
+        x = operands(**SHAPE | {"batch": 1, "tokens": 18} | VARIANTS[variant])
+        kernel = functools.partial(pallas_tpu.selected_attention, window=WINDOW, block=16)
+        assert_close(strictly(kernel, *x), by_loops(*x, WINDOW), str(x[0].dtype))
+
+    @pytest.mark.parametrize("name", SPECS)
+    def test_lowers(self, name):
+        operands, options = SPECS[name]
+        call = functools.partial(pallas_tpu.selected_attention, **options)
+        assert lower_for_tpu(call, *operands).count("tpu_custom_call") == 1
+
+    def test_what_words_cannot_hold_falls_through(self):
+        x = operands(**SHAPE | {"head_dim": 3, "dtype": "bfloat16"})
+        with pytest.raises(NotImplementedError, match="H=3 is odd"):
+            IMPLEMENTATIONS["pallas_tpu"](*x, window=WINDOW)
+        x = operands(**SHAPE, dtype="float16")
+        with pytest.raises(NotImplementedError, match="dtype=float16"):
+            IMPLEMENTATIONS["pallas_tpu"](*x, window=WINDOW)
+
+    @pytest.mark.parametrize(("tokens", "picks"), [(1, 1), (131072, 512), (131072, 1024)])
+    def test_tiles_suit_the_layout(self, tokens, picks):
+        block = tpu_heuristic(tokens, picks)
+        assert block % 16 == 0
+        assert 2 * 4 * block * picks <= 2**17
+
+
+class TestCall:
+    """The public call: defaults, and what it refuses."""
+
+    def test_keys_as_values(self):
+        x = operands(**SHAPE, shared=True)
+        query, (key,), (entry,), index, _, sink = x
+        actual = selected_attention(query, key, None, entry, None, index, window=WINDOW, sink=sink)
+        assert_close(actual, by_loops(*x, WINDOW))
+
+    def test_no_entries_yet(self):
+        query, (key, value), _, index, segment, _ = x = operands(**SHAPE, sink=False)
+        none = jnp.zeros((2, 0, 2, 4))
+        actual = selected_attention(
+            query, key, value, none, none, jnp.full_like(index, -1), window=WINDOW
+        )
+        alone = by_loops(query, x[1], x[2], jnp.full_like(index, -1), segment, None, WINDOW)
+        assert_close(actual, alone)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"query": jnp.zeros((2, 21, 4))}, r"query.shape=\(2, 21, 4\).*reshape"),
+            ({"value": None}, r"given=\(False, True\).*both or none"),
+            ({"key": jnp.zeros((2, 20, 2, 4))}, r"key.shape=\(2, 20, 2, 4\).*\(2, 21, 2, 4\)"),
+            ({"key": jnp.zeros((2, 21, 2, 4), "bfloat16")}, "key.dtype=bfloat16.*float32"),
+            ({"entry_key": jnp.zeros((2, 7, 2, 5))}, r"entry_key.shape=\(2, 7, 2, 5\)"),
+            ({"index": jnp.full((2, 21, 3), 7)}, r"index=-1 .. 7.*-1 .. 6"),
+            ({"index": jnp.zeros((2, 21, 3))}, "index.dtype=float32.*integers"),
+            ({"window": 0}, "window=0.*raise it"),
+            ({"sink": jnp.zeros(3)}, r"sink.shape=\(3,\).*\(4,\)"),
+            ({"segment": jnp.zeros((2, 20), int)}, r"segment.shape=\(2, 20\)"),
+        ],
+    )
+    def test_a_mistake_is_named(self, change, message):
+        query, near, entry, index, segment, sink = operands(**SHAPE)
+        call = {"query": query, "index": index, "window": WINDOW, "segment": segment, "sink": sink}
+        call |= dict(zip(("key", "value", "entry_key", "entry_value"), near + entry, strict=True))
+        with pytest.raises(ValueError, match=message):
+            selected_attention(**call | change)
 
 
 @pytest.mark.parametrize(
