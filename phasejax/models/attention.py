@@ -1,11 +1,11 @@
 # Copyright 2026 The phasejax Authors
 # SPDX-License-Identifier: Apache-2.0
-"""The attention layer: projections, norms and rotation around one of the attention functions."""
+"""The attention layer: projections, norms and rotation around compressed attention."""
 
 import jax.numpy as jnp
 from flax import nnx
 
-from phasejax.attention import blocked, reference
+from pallas_kernels.compressed_attention.api import compressed_attention
 from phasejax.attention.rope import rotate
 from phasejax.compress.base import Compressor, Entries
 from phasejax.compress.static import StaticCompressor
@@ -91,16 +91,21 @@ class Attention(nnx.Module):
         exact = [x.reshape(batch, tokens, config.num_kv_heads, config.head_dim) for x in exact]
         query = self._finish(query, self.query_norm, wanted)
         key = self._finish(exact[0], self.key_norm, position)
-        value = key if self.value is None else exact[1]
         entries = self._no_entries(batch) if self.compressor is None else self.compressor(hidden)
         entry_key = self._finish(entries.key, self.key_norm, entries.position)
-        entry_value = entry_key if entries.value is None else entries.value
-        read = (key, value, entry_key, entry_value, entries.end, entries.valid)
-        how = dict(span=config.span, sink=None if self.sink is None else self.sink[...])
-        if output_positions is None and config.span.size is not None:
-            mixed = blocked.attend(query, *read, **how)
-        else:
-            mixed = reference.attend(query, wanted, *read, **how)
+        mixed = compressed_attention(
+            query,
+            key,
+            None if self.value is None else exact[1],
+            entry_key,
+            None if self.value is None else entries.value,
+            entries.end,
+            valid=entries.valid,
+            window=config.span.size,
+            tail_only=config.span.tail_only,
+            query_position=output_positions,
+            sink=None if self.sink is None else self.sink[...],
+        )
         return self.output(mixed.reshape(batch, -1, config.num_heads * config.head_dim))
 
     def gates(self, hidden: Hidden) -> dict[str, Float[Array, "B E W K C"]]:

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from phasejax.attention.masks import LocalSpan, covered_tokens, entry_mask, local_mask
+from pallas_kernels.compressed_attention.masks import NEVER, entry_mask, reads, token_mask
+from phasejax.attention.masks import LocalSpan
 from phasejax.attention.rope import rotate
 from phasejax.compress.geometry import WindowGeometry
 
@@ -15,18 +16,28 @@ GRIDS = [(8, 8), (8, 4), (8, 6), (2, 2), (12, 12), (1, 1)]
 SPANS = [LocalSpan(16), LocalSpan(12, tail_only=True), LocalSpan(None), LocalSpan(11)]
 
 
-def masks(window: int, stride: int, span: LocalSpan):
+def masks(position, token, end, span: LocalSpan):
+    """Whether queries read tokens and entries, [Q, T] and [Q, E]."""
+    position, token, end = (jnp.asarray(x)[None] for x in (position, token, end))
+    zeros = jnp.zeros_like
+    found = reads(
+        position, zeros(position), zeros(token), end, zeros(end),
+        window=span.size, tail_only=span.tail_only,
+    )  # fmt: skip
+    near = token_mask(*found[:3], token, found.token_segment)
+    far = entry_mask(found.position, found.segment, found.end, found.entry_segment)
+    return np.asarray(near[0]), np.asarray(far[0])
+
+
+def masks_of(window: int, stride: int, span: LocalSpan):
     grid = WindowGeometry(window, stride)
-    count = grid.num_entries(TOKENS)
-    end, valid = jnp.asarray(grid.end(count)), jnp.ones(count, bool)
-    query = token = jnp.arange(TOKENS)
-    near = local_mask(query, token, span, end, valid)
-    return np.asarray(near), np.asarray(entry_mask(query, end, valid))
+    token = np.arange(TOKENS)
+    return masks(token, token, grid.end(grid.num_entries(TOKENS)), span)
 
 
 @pytest.mark.parametrize(("window", "stride"), GRIDS)
 def test_an_entry_is_seen_from_its_last_token_on(window, stride):
-    _, far = masks(window, stride, LocalSpan(16))
+    _, far = masks_of(window, stride, LocalSpan(16))
     for entry in range(far.shape[1]):
         last = entry * stride + window - 1
         assert far[:, entry].tolist() == [query >= last for query in range(TOKENS)]
@@ -35,7 +46,7 @@ def test_an_entry_is_seen_from_its_last_token_on(window, stride):
 @pytest.mark.parametrize(("window", "stride"), GRIDS)
 @pytest.mark.parametrize("span", SPANS, ids=str)
 def test_no_token_is_lost_and_none_is_seen_early(window, stride, span):
-    near, far = masks(window, stride, span)
+    near, far = masks_of(window, stride, span)
     grid = WindowGeometry(window, stride)
     for query in range(TOKENS):
         exact = set(np.flatnonzero(near[query]))
@@ -51,13 +62,18 @@ def test_no_token_is_lost_and_none_is_seen_early(window, stride, span):
 
 
 def test_padding_covers_nothing_and_is_never_read():
-    end, valid = jnp.array([3, 7, 11]), jnp.array([True, False, True])
-    query = jnp.array([2, 3, 8, 11])
-    assert covered_tokens(query, end, valid).tolist() == [0, 4, 4, 12]
-    token = jnp.array([-1, 0, 3, 4])
-    mask = local_mask(query, token, LocalSpan(16, tail_only=True), end, valid)
-    assert mask.astype(int).tolist() == [[0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0]]
-    assert covered_tokens(query, jnp.zeros(0, jnp.int32), jnp.zeros(0, bool)).tolist() == [0] * 4
+    query, token = np.array([2, 3, 8, 11]), np.array([0, 3, 4])
+    near, far = masks(query, token, np.array([3, NEVER, 11]), LocalSpan(16, tail_only=True))
+    assert near.astype(int).tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 1], [0, 0, 0]]
+    assert far.astype(int).tolist() == [[0, 0, 0], [1, 0, 0], [1, 0, 0], [1, 0, 1]]
+    near, _ = masks(query, token, np.zeros(0, np.int32), LocalSpan(16, tail_only=True))
+    assert near.astype(int).tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 1, 1]]
+
+
+def test_a_query_before_every_token_reads_nothing():
+    near, far = masks(np.array([-1]), np.arange(3), np.array([0, 1]), LocalSpan(None))
+    assert not near.any()
+    assert not far.any()
 
 
 def test_a_query_reads_at_least_itself():

@@ -1,0 +1,47 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""Block sizes as a pure function of the shapes."""
+
+import dataclasses
+
+from pallas_kernels.index_topk.config import power_of_two_at_most
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """How the scores are cut.
+
+    Attributes:
+        query: queries in a tile.
+        token: exact tokens in a tile.
+        entry: entries in a tile.
+    """
+
+    query: int
+    token: int
+    entry: int
+
+
+# Scores that are small enough to be made in one piece, and scores of one tile otherwise.
+ONE_PIECE = 2**20
+TILE = 2**17
+
+
+def blocked_heuristic(
+    query: tuple[int, ...], tokens: int, entries: int, span: int | None
+) -> Blocks:
+    """For plain JAX: tiles of scores that fit a core's cache, all heads of all rows in one tile.
+
+    Args:
+        query: shape of the queries, [B, Q, N, H].
+        tokens: exact tokens.
+        entries: entries.
+        span: most exact tokens that a query reads, where that is known.
+    """
+    batch, queries, heads, _ = query
+    rows = power_of_two_at_most(TILE // (batch * heads))  # of a tile, times its columns
+    length = min(max(power_of_two_at_most(int(rows**0.5)), 16), 64, queries)
+    columns = max(rows // length, 64)
+    # One tile holds all exact tokens of a tile of queries wherever their span is short.
+    near = columns if span is None else min(-(-(span - 1 + length) // 16) * 16, columns)
+    return Blocks(length, min(near, tokens), min(columns, max(entries, 1)))

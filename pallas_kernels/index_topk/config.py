@@ -1,0 +1,50 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""Block sizes as a pure function of the shapes."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """How the index scores are cut.
+
+    Attributes:
+        query: queries in a tile.
+        entry: entries in a tile.
+        gradient: queries in a tile of the gradient, which gathers P rows for each.
+    """
+
+    query: int
+    entry: int
+    gradient: int
+
+
+def power_of_two_at_most(x: int) -> int:
+    """The largest power of two that is not above x; 1 for x < 1."""
+    return 1 << max(x, 1).bit_length() - 1
+
+
+def blocked_heuristic(query: tuple[int, ...], entries: int, picks: int) -> Blocks:
+    """For plain JAX: about 2^22 scores by head in a tile, and 2^22 gathered channels.
+
+    Args:
+        query: shape of the queries, [B, Q, N, H].
+        entries: entries to choose from.
+        picks: how many are chosen.
+    """
+    batch, queries, heads, head_dim = query
+    # A tile of entries as large as the picks keeps merging no dearer than scoring.
+    entry = min(max(power_of_two_at_most(2 * picks - 1), 128), max(entries, 1))
+    rows = min(power_of_two_at_most(2**22 // (batch * heads * entry)), 128, queries)
+    gradient = power_of_two_at_most(2**22 // (batch * picks * max(heads, head_dim)))
+    return Blocks(rows, entry, min(gradient, 128, queries))
+
+
+# Queries fill the lanes of the TPU kernel.
+TPU_LANES = 128
+
+
+def tpu_sorted(picks: int) -> int:
+    """Length of the sorted lists that the TPU kernel merges, and of its tiles of entries."""
+    return max(1 << (picks - 1).bit_length(), 128)

@@ -1,0 +1,153 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""Running top-k over tiles of entries, in plain JAX: scores exist for one tile at a time.
+
+Work is that of the visible tiles; memory is the operands, the picks and one tile of scores,
+B x L x N x Le. The gradient scores the picked entries again, a tile of queries at a time.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels import tiles
+from pallas_kernels.index_topk.config import Blocks, blocked_heuristic
+from pallas_kernels.index_topk.reference import Picks, index_scores, visible
+
+Bounds = tuple[Int[Array, "B C"], Int[Array, "B C"]]
+
+
+def tile_bounds(
+    position: Int[Array, "B Q"],
+    end: Int[Array, "B E"],
+    segment: Int[Array, "B Q"],
+    entry_segment: Int[Array, "B E"],
+    blocks: Blocks,
+) -> Bounds:
+    """First tile of entries that some query of each tile of queries may see, and one past the last.
+
+    Axes are padded already. Compares extremes of tiles, so entries may come in any order.
+    """
+
+    def tile(x: Int[Array, "B X"], block: int) -> Int[Array, "B C L"]:
+        return x.reshape(x.shape[0], -1, block)
+
+    position, segment = tile(position, blocks.query), tile(segment, blocks.query)
+    end, entry_segment = tile(end, blocks.entry), tile(entry_segment, blocks.entry)
+    past = end.min(-1)[:, None, :] <= position.max(-1)[:, :, None]
+    low, high = entry_segment.min(-1)[:, None, :], entry_segment.max(-1)[:, None, :]
+    seen = past & (low <= segment.max(-1)[:, :, None]) & (high >= segment.min(-1)[:, :, None])
+    count = end.shape[1]
+    first = jnp.min(jnp.where(seen, jnp.arange(count), count), axis=-1)
+    stop = jnp.max(jnp.where(seen, jnp.arange(count) + 1, 0), axis=-1)
+    return jnp.minimum(first, stop), stop
+
+
+def _select(query, weight, key, position, end, segment, entry_segment, picks, blocks) -> Picks:
+    never = jnp.iinfo(jnp.int32).max
+    key, end = tiles.padded(key, blocks.entry), tiles.padded(end, blocks.entry, never)
+    entry_segment = tiles.padded(entry_segment, blocks.entry)
+    split = functools.partial(tiles.split, block=blocks.query)
+    queries = split(query), split(weight), split(position, fill=-1), split(segment)
+    bounds = tile_bounds(
+        tiles.padded(position, blocks.query, -1),
+        end,
+        tiles.padded(segment, blocks.query),
+        entry_segment,
+        blocks,
+    )
+    # One loop serves every row of the batch.
+    first, stop = bounds[0].min(0), bounds[1].max(0)
+    shape = (query.shape[0], blocks.query, picks)
+    none = Picks(
+        jnp.full(shape, -1, jnp.int32),
+        jnp.full(shape, -jnp.inf, jnp.promote_types(query.dtype, jnp.float32)),
+    )
+
+    def pick(args: tuple[Array, ...]) -> Picks:
+        q, w, at, seg, first, stop = args
+
+        def step(j: Int[Array, ""], best: Picks) -> Picks:
+            k, e, s = (
+                jax.lax.dynamic_slice_in_dim(x, j * blocks.entry, blocks.entry, axis=1)
+                for x in (key, end, entry_segment)
+            )
+            score = jnp.where(visible(at, e, seg, s), index_scores(q, w, k[:, None]), -jnp.inf)
+            index = jnp.broadcast_to(j * blocks.entry + jnp.arange(blocks.entry), score.shape)
+            # top_k prefers what comes first, so equal scores stay in the order of the index.
+            score = jnp.concatenate([best.score, score], axis=-1)
+            index = jnp.concatenate([best.index, index.astype(jnp.int32)], axis=-1)
+            score, place = jax.lax.top_k(score, picks)
+            return Picks(jnp.take_along_axis(index, place, axis=-1), score)
+
+        best = jax.lax.fori_loop(first, stop, step, none)
+        return Picks(jnp.where(best.score > -jnp.inf, best.index, -1), best.score)
+
+    index, score = jax.lax.map(pick, (*queries, first, stop))
+    length = query.shape[1]
+    return Picks(tiles.join(index, length), tiles.join(score, length))
+
+
+def picked_scores_vjp(
+    query: Float[Array, "B Q N H"],
+    weight: Float[Array, "B Q N"],
+    key: Float[Array, "B E H"],
+    index: Int[Array, "B Q P"],
+    cotangent: Float[Array, "B Q P"],
+    *,
+    block: int,
+) -> tuple[Float[Array, "B Q N H"], Float[Array, "B Q N"], Float[Array, "B E H"]]:
+    """Gradient of the scores of the picked entries by query, weight and key."""
+    wide = jnp.promote_types(key.dtype, jnp.float32)
+
+    def step(d_key: Array, args: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
+        q, w, at, ct = args
+        rows = tiles.take_rows(key, at)
+        _, vjp = jax.vjp(index_scores, q, w, rows)
+        d_query, d_weight, d_rows = vjp(jnp.where(at >= 0, ct, 0))
+        return tiles.add_rows(d_key, at, d_rows), (d_query, d_weight)
+
+    split = functools.partial(tiles.split, block=block)
+    args = split(query), split(weight), split(index, fill=-1), split(cotangent.astype(wide))
+    d_key, (d_query, d_weight) = jax.lax.scan(step, jnp.zeros(key.shape, wide), args)
+    length = query.shape[1]
+    return tiles.join(d_query, length), tiles.join(d_weight, length), d_key.astype(key.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(7, 8))
+def _index_topk(query, weight, key, position, end, segment, entry_segment, picks, blocks):
+    return _select(query, weight, key, position, end, segment, entry_segment, picks, blocks)
+
+
+def _forward(query, weight, key, position, end, segment, entry_segment, picks, blocks):
+    best = _select(query, weight, key, position, end, segment, entry_segment, picks, blocks)
+    return best, (query, weight, key, best.index)
+
+
+def _backward(picks, blocks, kept, cotangent):
+    query, weight, key, index = kept
+    block = blocks.gradient
+    grads = picked_scores_vjp(query, weight, key, index, cotangent.score, block=block)
+    return *grads, None, None, None, None
+
+
+_index_topk.defvjp(_forward, _backward)
+
+
+def index_topk(
+    query: Float[Array, "B Q N H"],
+    weight: Float[Array, "B Q N"],
+    key: Float[Array, "B E H"],
+    position: Int[Array, "B Q"],
+    end: Int[Array, "B E"],
+    segment: Int[Array, "B Q"],
+    entry_segment: Int[Array, "B E"],
+    *,
+    picks: int,
+    blocks: Blocks | None = None,
+) -> Picks:
+    """See `api.index_topk`; `blocks` comes from the shapes unless given."""
+    blocks = blocks or blocked_heuristic(query.shape, key.shape[1], picks)
+    return _index_topk(query, weight, key, position, end, segment, entry_segment, picks, blocks)
