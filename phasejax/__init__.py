@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from phasejax.compress.geometry import WindowGeometry
     from phasejax.compress.static import StaticCompressor
     from phasejax.models.config import ModelConfig
+    from phasejax.models.deepseek_v4.config import DeepseekV4Config
+    from phasejax.models.deepseek_v4.decoder import DeepseekV4
+    from phasejax.models.generate import generate
     from phasejax.models.qwen3 import Qwen3
     from phasejax.tasks.record_lookup import TaskConfig
 
@@ -23,16 +26,21 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Compressor": "phasejax.compress.base",
+    "DeepseekV4": "phasejax.models.deepseek_v4.decoder",
+    "DeepseekV4Config": "phasejax.models.deepseek_v4.config",
     "Entries": "phasejax.compress.base",
     "ModelConfig": "phasejax.models.config",
     "Qwen3": "phasejax.models.qwen3",
     "StaticCompressor": "phasejax.compress.static",
     "TaskConfig": "phasejax.tasks.record_lookup",
     "WindowGeometry": "phasejax.compress.geometry",
+    "generate": "phasejax.models.generate",
 }
 
 __all__ = [
     "Compressor",
+    "DeepseekV4",
+    "DeepseekV4Config",
     "Entries",
     "ModelConfig",
     "Qwen3",
@@ -40,6 +48,7 @@ __all__ = [
     "TaskConfig",
     "WindowGeometry",
     "__version__",
+    "generate",
 ]
 
 _compat.jax_version()

@@ -96,7 +96,7 @@ class DeepseekV4(nnx.Module):
             ValueError: if there are no tokens, lengths do not fit them, or a stream would pass the
                 cache's capacity.
         """
-        _check(tokens, cache, lengths)
+        self.check_input(tokens, cache, lengths)
         batch, count = tokens.shape
         lengths = jnp.full(batch, count, jnp.int32) if lengths is None else lengths
         shift = count - lengths if padding == "left" else jnp.zeros_like(lengths)
@@ -117,6 +117,42 @@ class DeepseekV4(nnx.Module):
             return logits
         logits = jnp.where(cache.overflows(lengths)[:, None, None], jnp.nan, logits)
         return logits, cache.after(states, lengths)
+
+    @staticmethod
+    def check_input(tokens: Tokens, cache: Cache | None, lengths: Int[Array, "..."] | None) -> None:
+        """Refuses what a call would refuse, and computes nothing."""
+        batch, count = tokens.shape
+        if count == 0:
+            raise ValueError(f"tokens of shape {tokens.shape} hold no token: give at least one.")
+        if lengths is not None and lengths.shape != (batch,):
+            raise ValueError(
+                f"lengths of shape {lengths.shape} for tokens of shape {tokens.shape}: give one"
+                " length for each row."
+            )
+        if lengths is not None and is_known(lengths):
+            if bool(jnp.any((lengths < 0) | (lengths > count))):
+                raise ValueError(
+                    f"lengths={np.asarray(lengths).tolist()}, but rows hold {count} tokens: choose"
+                    f" lengths in 0..{count}."
+                )
+            if cache is None and bool(jnp.any(lengths == 0)):
+                raise ValueError(
+                    f"lengths={np.asarray(lengths).tolist()}: a prompt has at least one token."
+                )
+        if cache is None:
+            return
+        if cache.length.shape != (batch,):
+            raise ValueError(
+                f"tokens has {batch} rows, but the cache has {cache.length.shape[0]} streams: make"
+                " both the same."
+            )
+        counts = jnp.full(batch, count, jnp.int32) if lengths is None else lengths
+        if is_known(cache.length, counts) and bool(jnp.any(cache.overflows(counts))):
+            raise ValueError(
+                f"Streams of {np.asarray(cache.length).tolist()} tokens take"
+                f" {np.asarray(counts).tolist()} more, past the cache's"
+                f" max_length={cache.capacity}: make a larger cache."
+            )
 
     def init_cache(self, batch: int, max_length: int, *, max_rollback: int = 16) -> Cache:
         """The cache of streams that have seen no token.
@@ -148,38 +184,3 @@ def _roll_rows(x: Array, shift: Int[Array, "B"]) -> Array:
     """Moves every row b to the left by shift[b] places, around the end."""
     place = (jnp.arange(x.shape[1]) + shift[:, None]) % x.shape[1]
     return jnp.take_along_axis(x, place.reshape(*place.shape, *(1,) * (x.ndim - 2)), axis=1)
-
-
-def _check(tokens: Tokens, cache: Cache | None, lengths: Int[Array, "..."] | None) -> None:
-    batch, count = tokens.shape
-    if count == 0:
-        raise ValueError(f"tokens of shape {tokens.shape} hold no token: give at least one.")
-    if lengths is not None and lengths.shape != (batch,):
-        raise ValueError(
-            f"lengths of shape {lengths.shape} for tokens of shape {tokens.shape}: give one length"
-            " for each row."
-        )
-    if lengths is not None and is_known(lengths):
-        if bool(jnp.any((lengths < 0) | (lengths > count))):
-            raise ValueError(
-                f"lengths={np.asarray(lengths).tolist()}, but rows hold {count} tokens: choose"
-                f" lengths in 0..{count}."
-            )
-        if cache is None and bool(jnp.any(lengths == 0)):
-            raise ValueError(
-                f"lengths={np.asarray(lengths).tolist()}: a prompt has at least one token."
-            )
-    if cache is None:
-        return
-    if cache.length.shape != (batch,):
-        raise ValueError(
-            f"tokens has {batch} rows, but the cache has {cache.length.shape[0]} streams: make both"
-            " the same."
-        )
-    counts = jnp.full(batch, count, jnp.int32) if lengths is None else lengths
-    if is_known(cache.length, counts) and bool(jnp.any(cache.overflows(counts))):
-        raise ValueError(
-            f"Streams of {np.asarray(cache.length).tolist()} tokens take"
-            f" {np.asarray(counts).tolist()} more, past the cache's max_length={cache.capacity}:"
-            " make a larger cache."
-        )

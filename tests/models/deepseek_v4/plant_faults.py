@@ -1,0 +1,228 @@
+# Copyright 2026 The phasejax Authors
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the register's faults into a copy of the code, one by one, and expects a test to go red.
+
+    python -m tests.models.deepseek_v4.plant_faults
+
+Takes four minutes on one core. Exits with 1 if a fault is not seen, or if its place in the code is
+no longer found.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+HERE = "tests/models/deepseek_v4"
+MODEL = "phasejax/models/deepseek_v4"
+REGISTER, REFERENCES = f"{HERE}/test_register.py", f"{HERE}/test_references.py"
+CSA = f"{REFERENCES}::test_v4_layers[1]"
+
+FAULTS = (  # register number and fault, file, what stands there, what is put there, the test
+    (
+        "1 entries are not masked",
+        "core.py",
+        "(index >= 0) & (index < visible)",
+        "(index >= 0) & (index < visible + 9)",
+        f"{REGISTER}::test_01_02_prefill_does_not_see_the_future[512]",
+    ),
+    (
+        "2 an entry shows too early",
+        "indexer.py",
+        "return (position + 1) // ratio",
+        "return position // ratio + 1",
+        f"{REGISTER}::test_01_02_prefill_does_not_see_the_future[1]",
+    ),
+    (
+        "3 visibility from the step's end",
+        "core.py",
+        "visible_entries(position, ratio)",
+        "visible_entries(position[:, -1:], ratio)",
+        f"{REGISTER}::test_03_tokens_of_one_step_see_their_own_entries",
+    ),
+    (
+        "4 recent tokens are not kept",
+        "compressor.py",
+        "WindowState(extend(state.rows, rows, count)",
+        "WindowState(state.rows",
+        f"{REGISTER}::test_04_decoding_keeps_the_overlap_lane",
+    ),
+    (
+        "5a no entries in prefill",
+        "core.py",
+        "if entries is not None:\n            visible",
+        "if entries is not None and queries == 1:\n            visible",
+        f"{REGISTER}::test_05a_compressed_branch_is_on_in_prefill",
+    ),
+    (
+        "5b entries are not rotated",
+        "attention.py",
+        "self._rotate(latent, made.position)[:, :, 0]",
+        "latent[:, :, 0]",
+        CSA,
+    ),
+    (
+        "5c pending tokens are forgotten",
+        "compressor.py",
+        "count), state.length + count)",
+        "count), state.length + count // 4 * 4)",
+        f"{REGISTER}::test_05c_both_pools_have_a_row_for_every_stride",
+    ),
+    (
+        "5d sigmoid in the indexer",
+        "indexer.py",
+        "jax.nn.relu(scores)",
+        "jax.nn.sigmoid(scores)",
+        CSA,
+    ),
+    (
+        "6 positions count twice",
+        "decoder.py",
+        "position + cache.length[:, None]",
+        "position + 2 * cache.length[:, None]",
+        f"{REGISTER}::test_06_extension_counts_positions_once",
+    ),
+    (
+        "7 no entry is written to slot 0",
+        "attention.py",
+        "made.position // ratio, stored.shape[1])",
+        "made.position // ratio, 0)",
+        f"{REGISTER}::test_07_tokens_within_a_window_write_no_entry",
+    ),
+    (
+        "9 lengths are not used",
+        "compressor.py",
+        "<= (state.length + count)[:, None]",
+        "<= (state.length + new)[:, None]",
+        f"{REGISTER}::test_09_17_rows_of_other_lengths",
+    ),
+    (
+        "10 state is not taken back",
+        "history.py",
+        "arange(recent.shape[1]) - count[:, None], 0)",
+        "arange(recent.shape[1]) - 0 * count[:, None], 0)",
+        f"{REGISTER}::test_10_drafts_are_taken_back_after_a_partial_accept",
+    ),
+    (
+        "12 state moves on before pooling",
+        "compressor.py",
+        "seen = recall(state.rows, rows, before)",
+        "seen = recall(extend(state.rows, rows, count), rows, before)",
+        f"{REGISTER}::test_12_windows_are_pooled_before_the_state_moves_on",
+    ),
+    (
+        "15 left padding is pooled",
+        "decoder.py",
+        'if padding == "left" else',
+        'if padding == "no" else',
+        f"{REGISTER}::test_15_padding_is_not_pooled[left]",
+    ),
+    (
+        "16 NaN where scores vanish",
+        "moe.py",
+        "jnp.where(positive, softplus, 1)",
+        "softplus",
+        f"{REGISTER}::test_16_vanished_routing_scores_have_finite_gradients",
+    ),
+    (
+        "19 one position for all streams",
+        "decoder.py",
+        "position + cache.length[:, None]",
+        "position + cache.length[:1, None]",
+        f"{REGISTER}::test_19_streams_stand_at_positions_of_their_own",
+    ),
+    (
+        "22 the matrix is transposed",
+        "hyper_connections.py",
+        "btjk,btjd->btkd",
+        "btkj,btjd->btkd",
+        f"{REGISTER}::test_22_streams_mix_over_the_first_index",
+    ),
+    (
+        "22 YaRN scales sines",
+        "rope.py",
+        "attention_factor: float = 1.0",
+        "attention_factor: float = 1.2773",
+        f"{REGISTER}::test_22_released_models_have_no_attention_factor",
+    ),
+    (
+        "23 slots before the prompt count",
+        "compressor.py",
+        "jnp.where(real, scores, -jnp.inf)",
+        "scores",
+        CSA,
+    ),
+    (
+        "25 no room for drafts",
+        "attention.py",
+        "config.local_window - 1 + spare",
+        "config.local_window - 1",
+        f"{REGISTER}::test_11_25_a_wrong_tail_leaves_no_trace[5]",
+    ),
+    (
+        "26 rotated channels are rounded",
+        "quantization.py",
+        "kept = x.shape[-1] - rotary_dim",
+        "kept = x.shape[-1]",
+        f"{REGISTER}::test_26_rotated_channels_are_not_rounded",
+    ),
+    (
+        "- lanes are swapped",
+        "compressor.py",
+        "for lane in range(self.lanes))",
+        "for lane in reversed(range(self.lanes)))",
+        CSA,
+    ),
+    (
+        "- biases are a row off",
+        "compressor.py",
+        "jnp.concatenate(lanes, axis=0)[None, None]",
+        "jnp.roll(jnp.concatenate(lanes, axis=0), 1, axis=0)[None, None]",
+        CSA,
+    ),
+    (
+        "- -0 is below 0",
+        "indexer.py",
+        "scores = jnp.where(scores == 0, 0.0, scores)",
+        "pass",
+        f"{REGISTER}::test_ties_go_to_the_lower_index_whatever_the_sign_of_zero",
+    ),
+)
+
+
+def is_seen(file: str, there: str, fault: str, test: str) -> bool:
+    """Whether the test fails once the fault is in."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("phasejax", "tests", "setup.cfg", "pyproject.toml"):
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, Path(folder) / name)
+        path = Path(folder) / MODEL / file
+        text = path.read_text()
+        if text.count(there) < 1:
+            raise ValueError(f"{file} holds no {there!r}: mend FAULTS.")
+        path.write_text(text.replace(there, fault))
+        search = os.pathsep.join([folder, *sys.path[1:]])
+        environment = os.environ | {"PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", test]
+        ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if ran.returncode not in (0, 1):
+        raise RuntimeError(ran.stdout + ran.stderr)
+    return ran.returncode == 1
+
+
+def main() -> int:
+    """Plants every fault; the number of those that no test saw."""
+    missed = 0
+    for name, file, there, fault, test in FAULTS:
+        seen = is_seen(file, there, fault, test)
+        missed += not seen
+        sys.stdout.write(f"{'red' if seen else 'NOT SEEN':8} {name}\n")
+        sys.stdout.flush()
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main() > 0)
