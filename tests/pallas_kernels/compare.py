@@ -17,7 +17,7 @@ TOLERANCE = {"float32": 3e-6, "bfloat16": 2e-2}
 
 
 def mostly_slow(names, *, fast=("xla_blocked",)):
-    """Names of implementations, with the mark of slow tests on all but some."""
+    """Names of cases, with the mark of slow tests on all but some."""
     return [pytest.param(n, marks=() if n in fast else pytest.mark.slow) for n in names]
 
 

@@ -202,7 +202,7 @@ def test_vmap_and_remat(name):
 
 
 @pytest.mark.parametrize("name", mostly_slow(IMPLEMENTATIONS))
-@hypothesis.settings(max_examples=8, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=5, deadline=None, derandomize=True)
 @hypothesis.given(
     queries=st.integers(1, 20),
     entries=st.integers(1, 11),
