@@ -8,7 +8,7 @@ One softmax spans the exact tokens nearby, the entries that the query reads, and
 import jax
 import jax.numpy as jnp
 
-from phasejax.attention.reference import softmax_with_sink
+from pallas_kernels.compressed_attention.reference import softmax_with_sink
 from phasejax.models.deepseek_v4.blocks import by_rows, rows_within_budget
 from phasejax.models.deepseek_v4.indexer import visible_entries
 from phasejax.models.deepseek_v4.layers import product
