@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains the ablations from scratch, measures the periodic dips, writes the report.
 
-    python -m scripts.reproduce --preset=quick      # nine runs, one seed: minutes on 2 cores
+    python -m scripts.reproduce --preset=quick      # ten runs, one seed: minutes on 2 cores
     python -m scripts.reproduce --preset=full       # every variant, three seeds: hours
 
 The same command again continues: finished runs are skipped, interrupted ones resume. Opens with
