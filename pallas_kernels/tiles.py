@@ -7,6 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
 
+def power_of_two_at_most(x: int) -> int:
+    """The largest power of two that is not above x; 1 for x < 1."""
+    return 1 << max(x, 1).bit_length() - 1
+
+
 def padded(x: Shaped[Array, "B X ..."], block: int, fill: float = 0) -> Shaped[Array, "B X2 ..."]:
     """Pads axis 1 to a multiple of `block`."""
     missing = -x.shape[1] % block
@@ -40,3 +45,12 @@ def add_rows(
     index = jnp.where(index < 0, total.shape[1], index)
     add = jax.vmap(lambda t, at, u: t.at[at].add(u.astype(t.dtype), mode="drop"))
     return add(total, index, update)
+
+
+def add_slice(
+    total: Float[Array, "B E ..."], start: Int[Array, ""], update: Float[Array, "B X ..."]
+) -> Float[Array, "B E ..."]:
+    """Adds to consecutive rows of axis 1 from `start`, in place inside a loop."""
+    old = jax.lax.dynamic_slice_in_dim(total, start, update.shape[1], axis=1)
+    update = old + update.astype(total.dtype)
+    return jax.lax.dynamic_update_slice_in_dim(total, update, start, axis=1)

@@ -8,8 +8,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels import dispatch
-from pallas_kernels.compressed_attention.masks import NEVER, reads
+from pallas_kernels.compressed_attention.masks import reads
 from pallas_kernels.dispatch import Implementation, check
+from pallas_kernels.masks import NEVER
 
 IMPLEMENTATIONS = ("xla_blocked", "reference")
 

@@ -4,7 +4,7 @@
 
 import dataclasses
 
-from pallas_kernels.index_topk.config import power_of_two_at_most
+from pallas_kernels.tiles import power_of_two_at_most
 
 
 @dataclasses.dataclass(frozen=True)

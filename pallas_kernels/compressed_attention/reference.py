@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from pallas_kernels.compressed_attention.masks import Reads, entry_mask, token_mask
+from pallas_kernels.compressed_attention.masks import Reads
+from pallas_kernels.masks import entry_mask, token_mask
 
 # Keys and values, or one array that serves as both.
 Pair = tuple[Float[Array, "B X K H"], ...]

@@ -20,8 +20,9 @@ from jaxtyping import Array, Bool, Float, Int
 from pallas_kernels import tiles
 from pallas_kernels.compressed_attention import one_piece
 from pallas_kernels.compressed_attention.config import ONE_PIECE, Blocks, blocked_heuristic
-from pallas_kernels.compressed_attention.masks import NEVER, Reads, entry_mask, token_mask
+from pallas_kernels.compressed_attention.masks import Reads
 from pallas_kernels.compressed_attention.reference import Pair
+from pallas_kernels.masks import NEVER, entry_mask, token_mask
 
 State = tuple[Array, ...]
 
@@ -50,13 +51,6 @@ class Rows(NamedTuple):
 
 def _cut(x: Array, start: Int[Array, ""], length: int) -> Array:
     return jax.lax.dynamic_slice_in_dim(x, start, length, axis=1)
-
-
-def _add(total: Array, start: Int[Array, ""], update: Array) -> Array:
-    """Adds to consecutive rows of axis 1, in place inside a loop."""
-    old = _cut(total, start, update.shape[1])
-    update = old + update.astype(total.dtype)
-    return jax.lax.dynamic_update_slice_in_dim(total, update, start, axis=1)
 
 
 def _token_rows(reads: Reads, length: int) -> Rows:
@@ -186,8 +180,12 @@ def _backward_tile(q, ask: Ask, operands, out_ct, lse, lost, grads):
             d_q += jnp.einsum("bklgx,bxkh->blkgh", by_score, key, preferred_element_type=wide)
             by_key = jnp.einsum("bklgx,blkgh->bxkh", by_score, q, preferred_element_type=wide)
             if not d_value:
-                return d_q, _add(d_key, start, by_key + by_value)
-            return d_q, _add(d_key, start, by_key), _add(d_value[0], start, by_value)
+                return d_q, tiles.add_slice(d_key, start, by_key + by_value)
+            return (
+                d_q,
+                tiles.add_slice(d_key, start, by_key),
+                tiles.add_slice(d_value[0], start, by_value),
+            )
 
         sums, *grad = _for_each_tile(ask, rows, pair[0].shape[1], step, (sums, *grad))
         done.append(tuple(grad))
@@ -255,7 +253,9 @@ def _backward(blocks, kept, cotangent):
             for x in (lse, lost)
         )
         grads, d_q = _backward_tile(q, ask, operands, ct, tile_lse, tile_lost, grads)
-        return _add(d_query, start, d_q.reshape(*d_q.shape[:2], -1, d_q.shape[-1])), grads
+        return tiles.add_slice(
+            d_query, start, d_q.reshape(*d_q.shape[:2], -1, d_q.shape[-1])
+        ), grads
 
     def zeros(x: Array) -> Array:
         return jnp.zeros(x.shape, lse.dtype)

@@ -10,9 +10,9 @@ from jaxtyping import Array, Bool, Float, Int
 from pallas_kernels import dispatch
 from pallas_kernels.dispatch import Implementation, check
 from pallas_kernels.index_topk.reference import Picks
+from pallas_kernels.masks import NEVER
 
 IMPLEMENTATIONS = ("pallas_tpu", "xla_blocked", "reference")
-NEVER = np.iinfo(np.int32).max
 
 
 def index_topk(

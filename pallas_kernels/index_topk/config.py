@@ -4,6 +4,8 @@
 
 import dataclasses
 
+from pallas_kernels.tiles import power_of_two_at_most
+
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
@@ -18,11 +20,6 @@ class Blocks:
     query: int
     entry: int
     gradient: int
-
-
-def power_of_two_at_most(x: int) -> int:
-    """The largest power of two that is not above x; 1 for x < 1."""
-    return 1 << max(x, 1).bit_length() - 1
 
 
 def blocked_heuristic(query: tuple[int, ...], entries: int, picks: int) -> Blocks:

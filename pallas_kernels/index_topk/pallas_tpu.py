@@ -15,7 +15,6 @@ DeepSeek-V4-Flash (N = 64, H = 128, P = 512: 16384 and 690) at T = 131072 has 2.
 few: 2 H a visible entry for each 128 queries, 4.3 GB, 5 ms.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -26,10 +25,10 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels import tiles
 from pallas_kernels.index_topk.config import TPU_LANES, Blocks, blocked_heuristic, tpu_sorted
+from pallas_kernels.index_topk.gradient import with_gradient
 from pallas_kernels.index_topk.reference import Picks
-from pallas_kernels.index_topk.xla_blocked import picked_scores_vjp, tile_bounds
-
-NEVER = jnp.iinfo(jnp.int32).max
+from pallas_kernels.index_topk.xla_blocked import tile_bounds
+from pallas_kernels.masks import NEVER
 
 
 def _better(score: Array, index: Array, than_score: Array, than_index: Array) -> Array:
@@ -212,24 +211,7 @@ def _select(query, weight, key, position, end, segment, entry_segment, picks, in
     return Picks(*(jnp.swapaxes(x, 1, 2)[:, :queries, :picks] for x in (index, score)))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(7, 8))
-def _index_topk(query, weight, key, position, end, segment, entry_segment, picks, interpret):
-    return _select(query, weight, key, position, end, segment, entry_segment, picks, interpret)
-
-
-def _forward(query, weight, key, position, end, segment, entry_segment, picks, interpret):
-    best = _select(query, weight, key, position, end, segment, entry_segment, picks, interpret)
-    return best, (query, weight, key, best.index)
-
-
-def _backward(picks, interpret, kept, cotangent):
-    query, weight, key, index = kept
-    block = blocked_heuristic(query.shape, key.shape[1], picks).gradient
-    grads = picked_scores_vjp(query, weight, key, index, cotangent.score, block=block)
-    return *grads, None, None, None, None
-
-
-_index_topk.defvjp(_forward, _backward)
+_index_topk = with_gradient(_select)
 
 
 def index_topk(
@@ -251,4 +233,6 @@ def index_topk(
     """
     if query.dtype not in (jnp.float32, jnp.bfloat16):
         raise NotImplementedError(f"query.dtype={query.dtype} is neither float32 nor bfloat16.")
-    return _index_topk(query, weight, key, position, end, segment, entry_segment, picks, interpret)
+    block = blocked_heuristic(query.shape, key.shape[1], picks).gradient
+    operands = query, weight, key, position, end, segment, entry_segment
+    return _index_topk(*operands, picks, block, interpret)

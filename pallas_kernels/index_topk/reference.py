@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.masks import entry_mask
 
 
 class Picks(NamedTuple):
@@ -26,17 +28,6 @@ class Picks(NamedTuple):
 
     index: Int[Array, "B Q P"]
     score: Float[Array, "B Q P"]
-
-
-def visible(
-    position: Int[Array, "B Q"],
-    end: Int[Array, "B E"],
-    segment: Int[Array, "B Q"],
-    entry_segment: Int[Array, "B E"],
-) -> Bool[Array, "B Q E"]:
-    """Whether each query may read each entry."""
-    past = end[:, None, :] <= position[:, :, None]
-    return past & (entry_segment[:, None, :] == segment[:, :, None])
 
 
 def index_scores(
@@ -65,7 +56,7 @@ def index_topk(
 ) -> Picks:
     """See `api.index_topk`."""
     score = index_scores(query, weight, key[:, None])
-    score = jnp.where(visible(position, end, segment, entry_segment), score, -jnp.inf)
+    score = jnp.where(entry_mask(position, segment, end, entry_segment), score, -jnp.inf)
     missing = max(picks - key.shape[1], 0)
     score = jnp.pad(score, ((0, 0), (0, 0), (0, missing)), constant_values=-jnp.inf)
     index = jnp.argsort(score, axis=-1, stable=True, descending=True)[..., :picks]

@@ -3,7 +3,7 @@
 """Running top-k over tiles of entries, in plain JAX: scores exist for one tile at a time.
 
 Work is that of the visible tiles; memory is the operands, the picks and one tile of scores,
-B x L x N x Le. The gradient scores the picked entries again, a tile of queries at a time.
+B x L x N x Le.
 """
 
 import functools
@@ -14,7 +14,9 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels import tiles
 from pallas_kernels.index_topk.config import Blocks, blocked_heuristic
-from pallas_kernels.index_topk.reference import Picks, index_scores, visible
+from pallas_kernels.index_topk.gradient import with_gradient
+from pallas_kernels.index_topk.reference import Picks, index_scores
+from pallas_kernels.masks import NEVER, entry_mask
 
 Bounds = tuple[Int[Array, "B C"], Int[Array, "B C"]]
 
@@ -46,8 +48,7 @@ def tile_bounds(
 
 
 def _select(query, weight, key, position, end, segment, entry_segment, picks, blocks) -> Picks:
-    never = jnp.iinfo(jnp.int32).max
-    key, end = tiles.padded(key, blocks.entry), tiles.padded(end, blocks.entry, never)
+    key, end = tiles.padded(key, blocks.entry), tiles.padded(end, blocks.entry, NEVER)
     entry_segment = tiles.padded(entry_segment, blocks.entry)
     split = functools.partial(tiles.split, block=blocks.query)
     queries = split(query), split(weight), split(position, fill=-1), split(segment)
@@ -74,7 +75,7 @@ def _select(query, weight, key, position, end, segment, entry_segment, picks, bl
                 jax.lax.dynamic_slice_in_dim(x, j * blocks.entry, blocks.entry, axis=1)
                 for x in (key, end, entry_segment)
             )
-            score = jnp.where(visible(at, e, seg, s), index_scores(q, w, k[:, None]), -jnp.inf)
+            score = jnp.where(entry_mask(at, seg, e, s), index_scores(q, w, k[:, None]), -jnp.inf)
             index = jnp.broadcast_to(j * blocks.entry + jnp.arange(blocks.entry), score.shape)
             # top_k prefers what comes first, so equal scores stay in the order of the index.
             score = jnp.concatenate([best.score, score], axis=-1)
@@ -90,50 +91,7 @@ def _select(query, weight, key, position, end, segment, entry_segment, picks, bl
     return Picks(tiles.join(index, length), tiles.join(score, length))
 
 
-def picked_scores_vjp(
-    query: Float[Array, "B Q N H"],
-    weight: Float[Array, "B Q N"],
-    key: Float[Array, "B E H"],
-    index: Int[Array, "B Q P"],
-    cotangent: Float[Array, "B Q P"],
-    *,
-    block: int,
-) -> tuple[Float[Array, "B Q N H"], Float[Array, "B Q N"], Float[Array, "B E H"]]:
-    """Gradient of the scores of the picked entries by query, weight and key."""
-    wide = jnp.promote_types(key.dtype, jnp.float32)
-
-    def step(d_key: Array, args: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
-        q, w, at, ct = args
-        rows = tiles.take_rows(key, at)
-        _, vjp = jax.vjp(index_scores, q, w, rows)
-        d_query, d_weight, d_rows = vjp(jnp.where(at >= 0, ct, 0))
-        return tiles.add_rows(d_key, at, d_rows), (d_query, d_weight)
-
-    split = functools.partial(tiles.split, block=block)
-    args = split(query), split(weight), split(index, fill=-1), split(cotangent.astype(wide))
-    d_key, (d_query, d_weight) = jax.lax.scan(step, jnp.zeros(key.shape, wide), args)
-    length = query.shape[1]
-    return tiles.join(d_query, length), tiles.join(d_weight, length), d_key.astype(key.dtype)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(7, 8))
-def _index_topk(query, weight, key, position, end, segment, entry_segment, picks, blocks):
-    return _select(query, weight, key, position, end, segment, entry_segment, picks, blocks)
-
-
-def _forward(query, weight, key, position, end, segment, entry_segment, picks, blocks):
-    best = _select(query, weight, key, position, end, segment, entry_segment, picks, blocks)
-    return best, (query, weight, key, best.index)
-
-
-def _backward(picks, blocks, kept, cotangent):
-    query, weight, key, index = kept
-    block = blocks.gradient
-    grads = picked_scores_vjp(query, weight, key, index, cotangent.score, block=block)
-    return *grads, None, None, None, None
-
-
-_index_topk.defvjp(_forward, _backward)
+_index_topk = with_gradient(_select)
 
 
 def index_topk(
@@ -150,4 +108,5 @@ def index_topk(
 ) -> Picks:
     """See `api.index_topk`; `blocks` comes from the shapes unless given."""
     blocks = blocks or blocked_heuristic(query.shape, key.shape[1], picks)
-    return _index_topk(query, weight, key, position, end, segment, entry_segment, picks, blocks)
+    operands = query, weight, key, position, end, segment, entry_segment
+    return _index_topk(*operands, picks, blocks.gradient, blocks)

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Block sizes as a pure function of the shapes."""
 
+from pallas_kernels.tiles import power_of_two_at_most
+
 
 def blocked_heuristic(query: tuple[int, ...], kv_heads: int, window: int, picks: int) -> int:
     """Queries in a tile, for plain JAX: about 2^22 gathered channels and 2^22 scores.
@@ -14,8 +16,7 @@ def blocked_heuristic(query: tuple[int, ...], kv_heads: int, window: int, picks:
     """
     batch, tokens, heads, head_dim = query
     dearest = batch * max(picks * kv_heads * head_dim, heads * (picks + window))
-    size = max(2**22 // max(dearest, 1), 1)
-    return min(1 << size.bit_length() - 1, 128, tokens)
+    return min(power_of_two_at_most(2**22 // max(dearest, 1)), 128, tokens)
 
 
 def tpu_heuristic(tokens: int, picks: int) -> int:

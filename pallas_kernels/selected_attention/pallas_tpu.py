@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels import tiles
 from pallas_kernels.selected_attention import xla_blocked
-from pallas_kernels.selected_attention.config import tpu_heuristic
+from pallas_kernels.selected_attention.config import blocked_heuristic, tpu_heuristic
 from pallas_kernels.selected_attention.reference import Pair
 
 # Rows in HBM at which a copy may start and end: what fills the sublanes in bfloat16.
@@ -235,15 +235,9 @@ def _forward(query, near, entry, index, segment, sink, window, block, interpret)
 
 
 def _backward(window, block, interpret, kept, cotangent):
-    query, near, entry, index, segment, sink = kept
-
-    def blocked(query, near, entry, sink):
-        return xla_blocked.selected_attention(
-            query, near, entry, index, segment, sink, window=window
-        )
-
-    d_query, d_near, d_entry, d_sink = jax.vjp(blocked, query, near, entry, sink)[1](cotangent)
-    return d_query, d_near, d_entry, None, None, d_sink
+    query, near, _, index, *_ = kept
+    tile = blocked_heuristic(query.shape, near[0].shape[2], window, index.shape[2])
+    return xla_blocked.backward(window, tile, kept, cotangent)
 
 
 _attend.defvjp(_forward, _backward)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels import tiles
+from pallas_kernels.masks import token_mask
 
 # Keys and values, or one array that serves as both.
 Pair = tuple[Float[Array, "..."], ...]
@@ -25,9 +26,8 @@ def local_mask(
     window: int,
 ) -> Bool[Array, "B Q X"]:
     """Whether each query reads each exact token; token < 0 marks padding."""
-    age = position[:, None] - token
-    near = (age >= 0) & (age < window) & (token >= 0)
-    return near & (segment[:, :, None] == token_segment[:, None, :])
+    since = jnp.maximum(position - window + 1, 0)
+    return token_mask(position[None], since[None], segment, token[None], token_segment)
 
 
 def mix(

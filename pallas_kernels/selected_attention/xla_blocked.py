@@ -65,7 +65,8 @@ def _forward(query, near, entry, index, segment, sink, window, block):
     return _attend(*kept, window, block), kept
 
 
-def _backward(window, block, kept, cotangent):
+def backward(window: int, block: int, kept: tuple, cotangent: Array) -> tuple:
+    """Gradients of all operands by tiles of `block` queries; `kept` are the operands."""
     query, near, entry, index, segment, sink = kept
     starts, indices, segments, read = _operands(near, entry, index, segment, window, block)
     wide = jnp.promote_types(query.dtype, jnp.float32)
@@ -85,7 +86,7 @@ def _backward(window, block, kept, cotangent):
             sink,
         )
         d_q, near, far, at_sink = vjp(ct)
-        d_near = tuple(_add_slice(t, start, x) for t, x in zip(d_near, near, strict=True))
+        d_near = tuple(tiles.add_slice(t, start, x) for t, x in zip(d_near, near, strict=True))
         d_entry = tuple(tiles.add_rows(t, at, x) for t, x in zip(d_entry, far, strict=True))
         return (d_near, d_entry, jax.tree.map(jnp.add, d_sink, at_sink)), d_q
 
@@ -102,13 +103,7 @@ def _backward(window, block, kept, cotangent):
     return tiles.join(d_query, tokens), d_near, d_entry, None, None, d_sink
 
 
-def _add_slice(total: Array, start: Array, update: Array) -> Array:
-    """Adds to consecutive rows of axis 1, in place inside a loop."""
-    old = jax.lax.dynamic_slice_in_dim(total, start, update.shape[1], axis=1)
-    return jax.lax.dynamic_update_slice_in_dim(total, old + update, start, axis=1)
-
-
-_attend.defvjp(_forward, _backward)
+_attend.defvjp(_forward, backward)
 
 
 def selected_attention(

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.compressed_attention.masks import NEVER, entry_mask, reads, token_mask
+from pallas_kernels.compressed_attention.masks import reads
+from pallas_kernels.masks import NEVER, entry_mask, token_mask
 from phasejax.attention.masks import LocalSpan
 from phasejax.attention.rope import rotate
 from phasejax.compress.geometry import WindowGeometry

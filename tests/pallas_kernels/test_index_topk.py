@@ -16,6 +16,7 @@ from pallas_kernels.index_topk import pallas_tpu, reference, xla_blocked
 from pallas_kernels.index_topk.api import index_topk
 from pallas_kernels.index_topk.arg_specs import SPECS
 from pallas_kernels.index_topk.config import Blocks, blocked_heuristic, tpu_sorted
+from pallas_kernels.masks import entry_mask
 from tests.pallas_kernels.compare import (
     assert_close,
     in_float64,
@@ -235,7 +236,7 @@ def test_blocked_reads_only_tiles_that_may_be_seen():
         tiles.padded(x["entry_segment"], 2),
         blocks,
     )
-    seen = np.asarray(reference.visible(x["position"], x["end"], x["segment"], x["entry_segment"]))
+    seen = np.asarray(entry_mask(x["position"], x["segment"], x["end"], x["entry_segment"]))
     for c in range(first.shape[1]):
         used = np.flatnonzero(seen[0, 4 * c : 4 * c + 4].any(0)) // 2
         assert first[0, c] <= used.min(initial=10**6)

@@ -8,6 +8,7 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels import tiles
 from phasejax.typing import Array
 
 # Float32 numbers of the largest array within a block: 128 MiB.
@@ -32,17 +33,7 @@ def by_rows(function: Callable[..., Result], rows: int, *arrays: Array) -> Resul
     total = arrays[0].shape[1]
     if total <= rows:
         return function(0, *arrays)
-    count = -(-total // rows)
-
-    def split(x: Array) -> Array:
-        x = jnp.pad(x, ((0, 0), (0, count * rows - total)) + ((0, 0),) * (x.ndim - 2))
-        return jnp.moveaxis(x.reshape(x.shape[0], count, rows, *x.shape[2:]), 1, 0)
-
-    def join(x: Array) -> Array:
-        x = jnp.moveaxis(x, 0, 1)
-        return x.reshape(x.shape[0], count * rows, *x.shape[3:])[:, :total]
-
     # The backward pass computes a block again, instead of keeping the scores of all of them.
     one_block = jax.checkpoint(lambda block: function(*block))
-    joined = jax.lax.map(one_block, (jnp.arange(count) * rows, *map(split, arrays)))
-    return jax.tree.map(join, joined)
+    blocks = (jnp.arange(0, total, rows), *(tiles.split(x, rows) for x in arrays))
+    return jax.tree.map(lambda x: tiles.join(x, total), jax.lax.map(one_block, blocks))
