@@ -136,10 +136,6 @@ class Attention(nnx.Module):
         )
         self.indexer = Indexer(config, layer, rngs=rngs) if config.selects(layer) else None
 
-    def _rotate(self, x: Array, position: Array, *, inverse: bool = False) -> Array:
-        sine_dtype = x.dtype if self.config.rotary_dtype == "compute" else None
-        return rotate(x, position, self.rotary, inverse=inverse, sine_dtype=sine_dtype)
-
     def _rounded(self, x: Array) -> Array:
         return round_entry(x, self.config.rotary_dim) if self.config.quantized else x
 
@@ -151,7 +147,7 @@ class Attention(nnx.Module):
             return shared, stored
         windows, made = _make(self.compressor, hidden, stored.windows, count)
         latent = self.compressor.norm(made.key)
-        rows = self._rounded(self._rotate(latent, made.position)[:, :, 0])
+        rows = self._rounded(rotate(latent, made.position, self.rotary)[:, :, 0])
         entries = _keep(stored.entries, rows, made, self.ratio)
         index_windows = keys = None
         if self.indexer is not None:
@@ -191,9 +187,9 @@ class Attention(nnx.Module):
         query = self.query_up(latent).reshape(batch, tokens, config.num_heads, config.head_dim)
         if config.query_head_norm:
             query = rms_normalize(query, config.norm_eps).astype(query.dtype)
-        query = self._rotate(query, position)
+        query = rotate(query, position, self.rotary)
         exact = self.kv_norm(self.kv(hidden))[:, :, None]
-        exact = self._rounded(self._rotate(exact, position)[:, :, 0])
+        exact = self._rounded(rotate(exact, position, self.rotary)[:, :, 0])
         before = config.local_window - 1
         if state is None or count is None:
             near = jnp.pad(exact, ((0, 0), (before, 0), (0, 0)))
@@ -218,7 +214,7 @@ class Attention(nnx.Module):
             window=config.local_window,
             sink=self.sink[...],
         )
-        mixed = self._rotate(mixed, position, inverse=True)
+        mixed = rotate(mixed, position, self.rotary, inverse=True)
         grouped = mixed.reshape(batch, tokens, config.output_groups, -1)
         down = self.output_down[...].astype(mixed.dtype)
         output = product("btgi,goi->btgo", grouped, down).astype(mixed.dtype)

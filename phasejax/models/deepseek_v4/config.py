@@ -175,9 +175,10 @@ class DeepseekV4Config:
 
     def rotary(self, layer: int) -> Rotary:
         """Frequencies of a layer: all its rotations, entries and indexer included, share them."""
+        rounds = self.rotary_dtype == "compute"
         if self.ratio(layer) == 0:
-            return Rotary(self.rope_theta, self.rotary_dim)
-        return Rotary(self.compress_rope_theta, self.rotary_dim, self.yarn)
+            return Rotary(self.rope_theta, self.rotary_dim, None, rounds)
+        return Rotary(self.compress_rope_theta, self.rotary_dim, self.yarn, rounds)
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -101,11 +101,7 @@ class Indexer(nnx.Module):
         self, key: Float[Array, "B E K I"], position: Int[Array, "*R E"]
     ) -> Float[Array, "B E I"]:
         """Normalised keys as queries are compared with them."""
-        return self._rounded(self._rotate(key, position)[:, :, 0])
-
-    def _rotate(self, x: Array, position: Array) -> Array:
-        sine_dtype = x.dtype if self.config.rotary_dtype == "compute" else None
-        return rotate(x, position, self.rotary, sine_dtype=sine_dtype)
+        return self._rounded(rotate(key, position, self.rotary)[:, :, 0])
 
     def __call__(
         self,
@@ -133,7 +129,7 @@ class Indexer(nnx.Module):
             return Selection(None, candidates)
         heads = config.index_heads
         query = self.query_up(query_latent).reshape(*hidden.shape[:2], heads, config.index_dim)
-        query = self._rounded(self._rotate(query, position))
+        query = self._rounded(rotate(query, position, self.rotary))
         weight = self.head_weights(hidden).astype(jnp.float32)
         weight = weight * (config.index_dim**-0.5 * heads**-0.5)
 

@@ -46,11 +46,13 @@ class Rotary:
         theta: base of the frequencies.
         dim: rotated channels, the last ones of a head, even.
         yarn: extension of the context, or None.
+        rounds_sines: rounds sines and cosines to the dtype of what is rotated.
     """
 
     theta: float
     dim: int
     yarn: Yarn | None = None
+    rounds_sines: bool = False
 
     def frequencies(self) -> np.ndarray:
         """Radians a token of each pair of channels, float32 [dim / 2]."""
@@ -76,7 +78,6 @@ def rotate(
     rotary: Rotary,
     *,
     inverse: bool = False,
-    sine_dtype: jnp.dtype | None = None,
 ) -> Float[Array, "B X A H"]:
     """Rotates the last channels of every head by the angle of their position.
 
@@ -85,7 +86,6 @@ def rotate(
         position: position of each row, [X], or [B, X] where batch rows differ.
         rotary: frequencies.
         inverse: rotates back, which takes the position out of values that carry it.
-        sine_dtype: rounds sines and cosines to this dtype; None keeps float32.
 
     Returns:
         The rotated array, in the dtype of x; angles and products are float32.
@@ -93,8 +93,8 @@ def rotate(
     angle = position.astype(jnp.float32)[..., None] * rotary.frequencies()
     factor = np.float32(rotary.yarn.attention_factor if rotary.yarn else 1.0)
     cos, sin = jnp.cos(angle) * factor, jnp.sin(angle) * factor
-    if sine_dtype is not None:
-        cos, sin = (table.astype(sine_dtype).astype(jnp.float32) for table in (cos, sin))
+    if rotary.rounds_sines:
+        cos, sin = (table.astype(x.dtype).astype(jnp.float32) for table in (cos, sin))
     cos, sin = cos[..., None, :], (-sin if inverse else sin)[..., None, :]
     if position.ndim == 1:
         cos, sin = cos[None], sin[None]

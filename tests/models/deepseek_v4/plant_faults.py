@@ -60,7 +60,7 @@ FAULTS = (  # register number and fault, file, what stands there, what is put th
     (
         "5b entries are not rotated",
         "attention.py",
-        "self._rotate(latent, made.position)[:, :, 0]",
+        "rotate(latent, made.position, self.rotary)[:, :, 0]",
         "latent[:, :, 0]",
         CSA,
     ),
