@@ -6,10 +6,9 @@ Importing phasejax costs milliseconds: a name below imports its module, and with
 first used. Nothing in the library defines flags, prints, or touches a device at import.
 """
 
-import importlib
 from typing import TYPE_CHECKING
 
-from phasejax import _compat
+from phasejax import _compat, _lazy
 
 if TYPE_CHECKING:
     from phasejax.compress.base import Compressor, Entries
@@ -53,14 +52,4 @@ __all__ = [
 
 _compat.jax_version()
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = _lazy.lazy_names(__name__, _HOME)

@@ -14,7 +14,7 @@ MAX_LINES_OF_A_KERNEL = 800
 
 # Left to right; a module imports from its own room and from those before it.
 ROOMS = (
-    {"typing", "validation", "files", "_compat"},
+    {"typing", "validation", "files", "_compat", "_lazy"},
     {"tasks", "compress", "attention"},
     {"models"},
     {"checkpoints"},

@@ -16,9 +16,14 @@ from phasejax.checkpoints.safetensors_file import DTYPES
 from phasejax.checkpoints.shards import INDEX, SINGLE
 from phasejax.files import write_atomic
 
+SHARD_BYTES = 5 * 10**9
+
 
 def write_shards(
-    directory: str | os.PathLike, tensors: Iterable[tuple[str, Any]], *, max_bytes: int = 5 * 10**9
+    directory: str | os.PathLike,
+    tensors: Iterable[tuple[str, Any]],
+    *,
+    max_bytes: int = SHARD_BYTES,
 ) -> None:
     """Writes named arrays; one shard is model.safetensors, several get an index.
 
