@@ -7,6 +7,7 @@ released format, and with what transformers 5.23 writes.
 """
 
 import dataclasses
+import gc
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -21,14 +22,13 @@ from phasejax.checkpoints import deepseek_v4_tensors as v4
 from phasejax.checkpoints.deepseek_v4_config import fp8_block, read_config, write_config
 from phasejax.checkpoints.deepseek_v4_names import Layout
 from phasejax.checkpoints.dequantized import Dequantized
-from phasejax.checkpoints.shard_writer import write_shards
+from phasejax.checkpoints.shard_writer import SHARD_BYTES, write_shards
 from phasejax.checkpoints.shards import Shards
 from phasejax.files import write_atomic
 from phasejax.models.deepseek_v4.config import DeepseekV4Config
 from phasejax.models.deepseek_v4.decoder import DeepseekV4
 
 CONFIG = "config.json"
-SHARD_BYTES = 5 * 10**9
 DTYPES = ("float32", "bfloat16", "float16")
 Placement = Callable[[v4.Path, tuple[int, ...]], jax.sharding.Sharding]
 
@@ -184,8 +184,14 @@ def _load(
     else:
         read = tensors.read(part.names[0], dtype).reshape(leaf.shape).__getitem__
     if placement is None:  # copied, so that the host's array can be freed
-        return jax.device_put(read((slice(None),) * len(leaf.shape)), may_alias=False)
-    return jax.make_array_from_callback(leaf.shape, placement(path, leaf.shape), read)
+        array = jax.device_put(read((slice(None),) * len(leaf.shape)), may_alias=False)
+    else:
+        array = jax.make_array_from_callback(leaf.shape, placement(path, leaf.shape), read)
+    # The host's array lives until it is copied, and until JAX, which clears up when Python collects
+    # garbage, lets go of it.
+    array.block_until_ready()
+    gc.collect(0)
+    return array
 
 
 def _write(

@@ -7,6 +7,7 @@ import numpy as np
 from flax import nnx
 
 from phasejax.checkpoints.deepseek_v4_names import Layout, tensor_name
+from phasejax.checkpoints.deepseek_v4_tensors import stored, structure
 from phasejax.models.deepseek_v4.config import DeepseekV4Config
 from phasejax.models.deepseek_v4.decoder import DeepseekV4
 from tests.golden import fill
@@ -14,29 +15,22 @@ from tests.golden import fill
 
 def tensors(config: DeepseekV4Config, layout: Layout = "released") -> dict[str, np.ndarray]:
     """What a checkpoint of this model holds."""
-    _, state = nnx.split(nnx.eval_shape(lambda: DeepseekV4(config, rngs=nnx.Rngs(0))))
-    found = {}
-    for path, variable in nnx.to_flat_state(state):
-        name, shape = tensor_name(path, layout), variable.shape
-        if path[-1] == "output_down":
-            shape = (shape[0] * shape[1], shape[2])
-        names = [name.replace("*", str(i)) for i in range(shape[0])] if "*" in name else [name]
-        shape = shape[1:] if "*" in name else shape
-        found |= {name: fill.tensor(name, shape, config.num_experts) for name in names}
-    return found
+    parts = [stored(path, leaf.shape, layout) for path, leaf in structure(config)[1]]
+    return {
+        name: fill.tensor(name, part.shape, config.num_experts)
+        for part in parts
+        for name in part.names
+    }
 
 
 def model(config: DeepseekV4Config) -> DeepseekV4:
     """The decoder itself."""
-    graph, state = nnx.split(nnx.eval_shape(lambda: DeepseekV4(config, rngs=nnx.Rngs(0))))
+    graph, leaves = structure(config)
     held, flat = tensors(config), []
-    for path, variable in nnx.to_flat_state(state):
-        name, shape = tensor_name(path, "released"), variable.shape
-        if "*" in name:
-            array = np.stack([held[name.replace("*", str(i))] for i in range(shape[0])])
-        else:
-            array = held[name].reshape(shape)
-        flat.append((path, variable.replace(jnp.asarray(array, variable.dtype))))
+    for path, leaf in leaves:
+        names = stored(path, leaf.shape, "released").names
+        array = np.stack([held[name] for name in names]).reshape(leaf.shape)
+        flat.append((path, leaf.replace(jnp.asarray(array, leaf.dtype))))
     return nnx.merge(graph, nnx.from_flat_state(flat))
 
 
