@@ -14,7 +14,7 @@ NOTEBOOKS = $(sort $(wildcard notebooks/*.ipynb))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce report bench test test-all notebooks lint format lock clean
+.PHONY: help setup reproduce report bench bench-kernels test test-all notebooks lint format lock clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -28,6 +28,9 @@ report: setup  ## the report again from stored results; trains nothing
 
 bench: setup  ## time a training step, its parts, and what they could cost at best
 	@$(BIN)/python -m scripts.bench_train $(ARGS)
+
+bench-kernels: setup  ## time and memory of the kernels' plain paths beside what they replace
+	@$(BIN)/python -m scripts.bench_kernels $(ARGS)
 
 test: lint  ## lint, types and the fast tests
 	@$(PYTEST) -m 'not slow' $(ARGS)

@@ -13,7 +13,6 @@ plain eager PyTorch on a model of the same layers with dense masked attention.
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +20,12 @@ from absl import flags
 
 from phasejax.training.config import RunConfig
 from scripts import config_flag, running
+from scripts.timing import median_seconds
 
 _CONFIG = config_flag.define_config_flag("configs/laptop/w8s8.py")
 _JSON = flags.DEFINE_string("json", None, "File to write the numbers to.")
 _COMPARE = flags.DEFINE_enum("compare", None, ["torch"], "Also time a peer in the same run.")
 _REPEATS = flags.DEFINE_integer("repeats", 20, "Timed calls; the median is kept.", lower_bound=3)
-
-
-def median_seconds(function: Callable[[], Any], repeats: int) -> float:
-    """Median wall time of a call, after one that is not counted."""
-    function()
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - began)
-    return sorted(times)[len(times) // 2]
 
 
 def step_flops(config: RunConfig) -> float:

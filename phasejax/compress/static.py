@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from pallas_kernels.chunk_pool.api import chunk_pool
 from phasejax.compress.base import Compressor, Entries
 from phasejax.compress.geometry import WindowGeometry
 from phasejax.typing import Array, Float, Hidden, Int, Windows
@@ -91,18 +92,24 @@ class OffsetPool(nnx.Module):
             else None
         )
 
-    def gates(self, windows: Windows) -> Float[Array, "B E W K C"]:
-        """Weights over the W offsets, float32; C is H for vector gates, otherwise 1."""
-        batch, entries, offsets, _ = windows.shape
-        heads, head_dim = self.shape
+    def _scores(self, windows: Windows) -> Float[Array, "B E W C"] | None:
+        """Scores of the offsets without their biases, float32; None if they count alike."""
         if self.gate_map is None:
-            return jnp.full((batch, entries, offsets, heads, 1), 1 / offsets, jnp.float32)
-        scores = jnp.einsum(
+            return None
+        return jnp.einsum(
             "bewd,wdc->bewc",
             windows.astype(jnp.float32),
             self.gate_map[...].astype(jnp.float32),
             precision=jax.lax.Precision.HIGHEST,
         )
+
+    def gates(self, windows: Windows) -> Float[Array, "B E W K C"]:
+        """Weights over the W offsets, float32; C is H for vector gates, otherwise 1."""
+        batch, entries, offsets, _ = windows.shape
+        heads, head_dim = self.shape
+        scores = self._scores(windows)
+        if scores is None:
+            return jnp.full((batch, entries, offsets, heads, 1), 1 / offsets, jnp.float32)
         if self.gate_bias is not None:
             scores = scores + self.gate_bias[...].astype(jnp.float32)[None, None]
         channels = head_dim if self.gate == "vector" else 1
@@ -112,10 +119,17 @@ class OffsetPool(nnx.Module):
         payload = jnp.einsum(
             "bewd,wdc->bewc", windows.astype(self.dtype), self.payload[...].astype(self.dtype)
         )
-        payload = payload.reshape(*windows.shape[:3], *self.shape)
         if self.post_norm is not None:
-            payload = self.post_norm(payload)
-        return jnp.sum(self.gates(windows) * payload, axis=2).astype(self.dtype)
+            by_head = payload.reshape(*windows.shape[:3], *self.shape)
+            payload = self.post_norm(by_head).reshape(payload.shape)
+        scores = self._scores(windows)
+        # Windows were cut already, so each is a chunk of one lane.
+        pooled = chunk_pool(
+            payload[:, :, :, None],
+            None if scores is None else scores[:, :, :, None],
+            None if self.gate_bias is None else self.gate_bias[...][:, None],
+        )
+        return pooled.reshape(*windows.shape[:2], *self.shape)
 
 
 class StaticCompressor(Compressor):
