@@ -57,11 +57,17 @@ def short(name: str, **changes: Any) -> ConfigDict:
 
 
 def separated(name: str, **changes: Any) -> ConfigDict:
-    """A run of the series with filler tokens between key and value: fewer records."""
+    """A run of the series with filler tokens between key and value.
+
+    16 records in a longer context: with 3 fillers 20 would not fit, and the fewer records are left
+    after the demonstrations, the more of them are answered by elimination.
+    """
     return laptop(
         name,
         recipe="separated",
-        num_records=8,
-        curriculum=((2, 12, 12, 1200), (4, 24, 33, 300)),
+        num_records=16,
+        context=153,
+        curriculum=((2, 12, 12, 1200), (6, 33, 33, 300)),
+        final_steps=300,
         **changes,
     )

@@ -1,6 +1,6 @@
 # Copyright 2026 The phasejax Authors
 # SPDX-License-Identifier: Apache-2.0
-"""0 filler tokens between key and value, with 8 records, in training and test.
+"""0 filler tokens between key and value, with 16 records, in training and test.
 
 python -m scripts.train --config=configs/laptop/w8s8_sep0.py --workdir=runs/w8s8_sep0
 """

@@ -115,6 +115,16 @@ class TaskConfig:
         return self.demonstrations + 1
 
     @property
+    def guess_accuracy(self) -> float:
+        """Accuracy of naming the value of a random record that no demonstration has solved.
+
+        What a model reaches that reads values but no keys; values repeat, so one that belongs to
+        another record is right once in num_values.
+        """
+        hit = 1 / max(1, self.num_records - self.demonstrations)
+        return hit + (1 - hit) / self.num_values
+
+    @property
     def prompt_length(self) -> int:
         """T, tokens of a prompt; the last one is the query."""
         return self.context + 2 * self.demonstrations + 1
@@ -169,11 +179,12 @@ class Content:
 def draw_content(task: TaskConfig, batch: int, rng: np.random.Generator) -> Content:
     """Draws keys, values, fillers and queries.
 
-    The queries of a prompt are distinct where there are records enough. Where not, they repeat at
-    random: repeats at a fixed distance would teach copying by position instead of looking up.
+    The queries of a prompt are distinct where there are more records than queries. Where not, they
+    repeat at random: repeats at a fixed distance would teach copying by position instead of looking
+    up, and asking for every record once would give the last answer away by elimination.
     """
     keys = np.argsort(rng.random((batch, task.num_keys), np.float32), axis=1)[:, : task.num_records]
-    if task.num_records >= task.num_queries:
+    if task.num_records > task.num_queries:
         order = np.argsort(rng.random((batch, task.num_records), np.float32), axis=1)
         queried = order[:, : task.num_queries].astype(np.int32)
     else:

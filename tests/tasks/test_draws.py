@@ -51,3 +51,22 @@ def test_filler_is_drawn_anew_for_every_document():
     assert len(several) > 20
     # Were it drawn by residue, all documents of a residue would be laid out alike.
     assert np.mean([len(set(rows)) == len(rows) for rows in several]) > 0.9
+
+
+def test_guess_accuracy_is_what_a_reader_of_values_alone_reaches():
+    rng = np.random.default_rng(3)
+    content = draw_content(SMALL, 20_000, rng)
+    rows = np.arange(20_000)
+    left = np.ones_like(content.values, bool)
+    left[rows[:, None], content.queried[:, :-1]] = False  # records that no demonstration solves
+    guess = np.argmax(left * rng.random(left.shape), axis=1)
+    hit = content.values[rows, guess] == content.values[rows, content.queried[:, -1]]
+    assert abs(hit.mean() - SMALL.guess_accuracy) < 0.02
+    assert SMALL.guess_accuracy == 1 / 2 + 1 / 2 / 5
+
+
+def test_as_many_queries_as_records_do_not_give_the_last_answer_away():
+    task = TaskConfig(num_records=4, context=40, demonstrations=3, residues=8)
+    queried = draw_content(task, 500, np.random.default_rng(0)).queried
+    asked_before = (queried[:, :-1] == queried[:, -1:]).any(axis=1)
+    assert abs(asked_before.mean() - (1 - 0.75**3)) < 0.12  # distinct ones would never repeat
