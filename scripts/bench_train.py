@@ -121,7 +121,9 @@ def bench(config: RunConfig, *, repeats: int, compare: str | None) -> dict[str, 
 
         peer = torch_step_seconds(config, prompts, repeats=repeats)
         result["torch"] = peer
-        result["speed_over_torch"] = min(peer["seconds_by_microbatch"].values()) / seconds
+        for name, times in (("", "seconds"), ("_saving", "saving_seconds")):
+            best = min(peer[f"{times}_by_microbatch"].values())
+            result[f"speed_over_torch{name}"] = best / seconds
     return result
 
 

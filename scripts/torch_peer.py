@@ -16,7 +16,10 @@ from phasejax.training.config import RunConfig
 def torch_step_seconds(config: RunConfig, prompts: Prompts, *, repeats: int) -> dict[str, Any]:
     """Median seconds of a step by microbatch, for a W = S, scalar-gate model as one would write it.
 
-    Dense masked attention, all positions through all layers, AdamW, accumulated microbatches.
+    Plain: dense masked attention, all positions through all layers, AdamW, accumulated
+    microbatches. Saving: what phasejax saves too, in the last layer queries, MLP and head only at
+    the scored positions, and local attention by blocks; its logits differ from the plain ones by
+    the relative saving_differs_by.
 
     Raises:
         ValueError: if PyTorch is missing, or the run is not of the kind that is written here.
@@ -66,9 +69,43 @@ def torch_step_seconds(config: RunConfig, prompts: Prompts, *, repeats: int) -> 
         a, b = x[..., :half], x[..., half:]
         return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
 
-    def forward(batch: Any) -> Any:
+    def attend(q: Any, keys: Any, values: Any, mask: Any) -> Any:
+        """Grouped-query attention of q [..., R, n, h] over keys and values [..., C, k, h]."""
+        mixed = functional.scaled_dot_product_attention(
+            q.transpose(-3, -2),
+            keys.transpose(-3, -2).repeat_interleave(n // k, -3),
+            values.transpose(-3, -2).repeat_interleave(n // k, -3),
+            attn_mask=mask,
+        )
+        return mixed.transpose(-3, -2).flatten(-2)
+
+    block = model.local_window
+    blocks = length // max(block, 1)
+
+    def by_blocks(q: Any, keys: Any, values: Any) -> Any:
+        """The same attention, each block of queries over two blocks of tokens and the entries."""
+
+        def reach(x: Any) -> Any:
+            tokens, pooled = x[:, :length], x[:, length:]
+            own = tokens.reshape(len(x), blocks, block, k, h)
+            before = functional.pad(own, (0, 0, 0, 0, 0, 0, 1, 0))[:, :-1]
+            return torch.cat([before, own, pooled[:, None].expand(-1, blocks, -1, -1, -1)], 2)
+
+        mixed = attend(
+            q.reshape(len(q), blocks, block, n, h), reach(keys), reach(values), block_mask[:, None]
+        )
+        return mixed.reshape(len(q), length, n * h)
+
+    place = torch.arange(blocks)[:, None, None] * block + torch.arange(block)[:, None]
+    token = place[:, :1] - block + torch.arange(2 * block)
+    block_mask = torch.cat(
+        [(token <= place) & (token > place - block) & (token >= 0), end <= place], 2
+    )
+
+    def forward(batch: Any, saving: bool) -> Any:
         x = embed[batch]
         for p in layers:
+            rows = queries if saving and p is layers[-1] else at[:, 0]
             y = norm(x)
             windows = y[:, : entries * w].reshape(len(y), entries, w, d)
             pooled = []
@@ -77,38 +114,46 @@ def torch_step_seconds(config: RunConfig, prompts: Prompts, *, repeats: int) -> 
                 value = torch.einsum("bewd,wdc->bewc", windows, p[payload])
                 value = value.reshape(*value.shape[:3], k, h)
                 pooled.append((weight[..., None] * value).sum(2))
-            q = rotate(norm((y @ p["q"]).reshape(len(y), length, n, h)), at[:, 0])
+            some = y if len(rows) == length else y[:, rows]
+            q = rotate(norm((some @ p["q"]).unflatten(-1, (n, h))), rows)
             local = rotate(norm((y @ p["k"]).reshape(len(y), length, k, h)), at[:, 0])
             keys = torch.cat([local, rotate(norm(pooled[0]), end - w + 1)], 1)
             values = torch.cat([(y @ p["v"]).reshape(len(y), length, k, h), pooled[1]], 1)
-            mixed = functional.scaled_dot_product_attention(
-                q.transpose(1, 2),
-                keys.transpose(1, 2).repeat_interleave(n // k, 1),
-                values.transpose(1, 2).repeat_interleave(n // k, 1),
-                attn_mask=mask,
-            )
-            x = x + mixed.transpose(1, 2).reshape(len(y), length, n * h) @ p["o"]
+            if saving and p is not layers[-1]:
+                mixed = by_blocks(q, keys, values)
+            else:
+                mixed = attend(q, keys, values, mask[rows])
+            x = (x if len(rows) == length else x[:, rows]) + mixed @ p["o"]
             y = norm(x)
             x = x + (functional.silu(y @ p["gate"]) * (y @ p["up"])) @ p["down"]
-        return (norm(x) @ head)[:, queries]
+        logits = norm(x) @ head
+        return logits if saving else logits[:, queries]
 
-    def step(size: int) -> None:
+    def step(size: int, saving: bool) -> None:
         optimizer.zero_grad()
         for first in range(0, len(tokens), size):
-            logits = forward(tokens[first : first + size])
+            logits = forward(tokens[first : first + size], saving)
             answer = answers[first : first + size].reshape(-1)
             loss = functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), answer)
             (loss * size / len(tokens)).backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
 
-    seconds = {}
-    for size in (4, 8, 16, len(tokens)):
-        step(size)
+    def median(size: int, saving: bool) -> float:
+        step(size, saving)
         times = []
         for _ in range(max(3, repeats // 2)):
             began = time.perf_counter()
-            step(size)
+            step(size, saving)
             times.append(time.perf_counter() - began)
-        seconds[str(size)] = sorted(times)[len(times) // 2]
-    return {"version": torch.__version__, "seconds_by_microbatch": seconds}
+        return sorted(times)[len(times) // 2]
+
+    with torch.no_grad():
+        plain, saved = (forward(tokens[:4], saving) for saving in (False, True))
+    sizes = (4, 8, 16, len(tokens))
+    return {
+        "version": torch.__version__,
+        "seconds_by_microbatch": {str(n): median(n, False) for n in sizes},
+        "saving_seconds_by_microbatch": {str(n): median(n, True) for n in sizes},
+        "saving_differs_by": float((plain - saved).abs().max() / plain.abs().max()),
+    }
