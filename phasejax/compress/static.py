@@ -15,6 +15,7 @@ head and offset, a vector gate one for each channel, a uniform gate the constant
 """
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import jax
@@ -40,7 +41,7 @@ class StreamState:
 
 
 class OffsetPool(nnx.Module):
-    """One branch (keys or values): per-offset gate, per-offset payload map, weighted sum.
+    """Parameters of one branch (keys or values): per-offset gates and payload maps; see `pool`.
 
     Args:
         geometry: the grid of windows.
@@ -92,22 +93,11 @@ class OffsetPool(nnx.Module):
             else None
         )
 
-    def _scores(self, windows: Windows) -> Float[Array, "B E W C"] | None:
-        """Scores of the offsets without their biases, float32; None if they count alike."""
-        if self.gate_map is None:
-            return None
-        return jnp.einsum(
-            "bewd,wdc->bewc",
-            windows.astype(jnp.float32),
-            self.gate_map[...].astype(jnp.float32),
-            precision=jax.lax.Precision.HIGHEST,
-        )
-
     def gates(self, windows: Windows) -> Float[Array, "B E W K C"]:
         """Weights over the W offsets, float32; C is H for vector gates, otherwise 1."""
         batch, entries, offsets, _ = windows.shape
         heads, head_dim = self.shape
-        scores = self._scores(windows)
+        scores = _scores(windows, [self])
         if scores is None:
             return jnp.full((batch, entries, offsets, heads, 1), 1 / offsets, jnp.float32)
         if self.gate_bias is not None:
@@ -115,21 +105,49 @@ class OffsetPool(nnx.Module):
         channels = head_dim if self.gate == "vector" else 1
         return jax.nn.softmax(scores, axis=2).reshape(batch, entries, offsets, heads, channels)
 
-    def __call__(self, windows: Windows) -> Float[Array, "B E K H"]:
-        payload = jnp.einsum(
-            "bewd,wdc->bewc", windows.astype(self.dtype), self.payload[...].astype(self.dtype)
-        )
-        if self.post_norm is not None:
-            by_head = payload.reshape(*windows.shape[:3], *self.shape)
-            payload = self.post_norm(by_head).reshape(payload.shape)
-        scores = self._scores(windows)
-        # Windows were cut already, so each is a chunk of one lane.
-        pooled = chunk_pool(
-            payload[:, :, :, None],
-            None if scores is None else scores[:, :, :, None],
-            None if self.gate_bias is None else self.gate_bias[...][:, None],
-        )
-        return pooled.reshape(*windows.shape[:2], *self.shape)
+
+def _side_by_side(arrays: Iterable[Array | nnx.Param], dtype: jnp.dtype) -> Array:
+    return jnp.concatenate([array[...].astype(dtype) for array in arrays], axis=-1)
+
+
+def _scores(windows: Windows, branches: Sequence[OffsetPool]) -> Float[Array, "B E W C"] | None:
+    """Scores of the offsets without their biases, float32; None if they count alike."""
+    maps = [branch.gate_map for branch in branches if branch.gate_map is not None]
+    if not maps:
+        return None
+    return jnp.einsum(
+        "bewd,wdc->bewc",
+        windows.astype(jnp.float32),
+        _side_by_side(maps, jnp.dtype(jnp.float32)),
+        precision=jax.lax.Precision.HIGHEST,
+    )
+
+
+def pool(windows: Windows, branches: Sequence[OffsetPool]) -> list[Float[Array, "B E K H"]]:
+    """Entries of branches of one kind, which differ in parameters alone.
+
+    Their maps stand side by side in one product, which reads the windows once, and their heads in
+    one softmax and one average.
+    """
+    dtype, shape = branches[0].dtype, (*windows.shape[:2], *branches[0].shape)
+    maps = _side_by_side([branch.payload for branch in branches], dtype)
+    payload = jnp.einsum("bewd,wdc->bewc", windows.astype(dtype), maps)
+    norms = [branch.post_norm for branch in branches if branch.post_norm is not None]
+    if norms:
+        parts = [
+            norm(part.reshape(*windows.shape[:3], *branches[0].shape)).reshape(part.shape)
+            for norm, part in zip(norms, jnp.split(payload, len(norms), axis=-1), strict=True)
+        ]
+        payload = jnp.concatenate(parts, axis=-1)
+    scores = _scores(windows, branches)
+    biases = [branch.gate_bias for branch in branches if branch.gate_bias is not None]
+    # Windows were cut already, so each is a chunk of one lane.
+    pooled = chunk_pool(
+        payload[:, :, :, None],
+        None if scores is None else scores[:, :, :, None],
+        _side_by_side(biases, biases[0].dtype)[:, None] if biases else None,
+    )
+    return [part.reshape(shape) for part in jnp.split(pooled, len(branches), axis=-1)]
 
 
 class StaticCompressor(Compressor):
@@ -164,6 +182,9 @@ class StaticCompressor(Compressor):
         self.key = OffsetPool(*shape, dtype=dtype, rngs=rngs, **branch)
         self.value = None if tie_kv else OffsetPool(*shape, dtype=dtype, rngs=rngs, **branch)
 
+    def _branches(self) -> dict[str, OffsetPool]:
+        return {"key": self.key} if self.value is None else {"key": self.key, "value": self.value}
+
     def _windows(self, hidden: Hidden) -> Windows:
         """The windows of a sequence that starts at position 0."""
         window, stride = self.geometry.window, self.geometry.stride
@@ -180,9 +201,10 @@ class StaticCompressor(Compressor):
         index = jnp.arange(windows.shape[1], dtype=jnp.int32) + first
         grid = self.geometry
         start = index * grid.stride
+        key, *value = pool(windows, list(self._branches().values()))
         return Entries(
-            key=self.key(windows),
-            value=None if self.value is None else self.value(windows),
+            key=key,
+            value=value[0] if value else None,
             start=start,
             end=start + (grid.window - 1),
             position=start + int(grid.position(1)[0]),
@@ -195,10 +217,7 @@ class StaticCompressor(Compressor):
 
     def gates(self, hidden: Hidden) -> dict[str, Float[Array, "B E W K C"]]:
         windows = self._windows(hidden)
-        branches = (
-            {"key": self.key} if self.value is None else {"key": self.key, "value": self.value}
-        )
-        return {name: branch.gates(windows) for name, branch in branches.items()}
+        return {name: branch.gates(windows) for name, branch in self._branches().items()}
 
     def init_state(self, batch: int) -> StreamState:
         recent = jnp.zeros((batch, self.geometry.window - 1, self.width), self.dtype)
