@@ -35,7 +35,7 @@ from phasejax.training.config import RunConfig
 from phasejax.training.curriculum import Position, advance, is_finished, learning_rate, task_at
 from phasejax.training.metrics import MetricsLog
 from phasejax.training.sharding import ShardingRules, data_mesh
-from phasejax.training.step import TrainState, make_optimizer, train_step
+from phasejax.training.step import TrainState, make_optimizer, start_state, train_step
 from phasejax.training.workdir import claim_workdir
 
 CHECKPOINTS = "checkpoints"
@@ -68,14 +68,18 @@ def make_run_optimizer(config: RunConfig) -> optax.GradientTransformation:
     """The optimizer of a run."""
     train = config.train
     return make_optimizer(
-        b1=train.b1, b2=train.b2, weight_decay=train.weight_decay, clip_norm=train.clip_norm
+        abstract_params(config.model),
+        b1=train.b1,
+        b2=train.b2,
+        weight_decay=train.weight_decay,
+        clip_norm=train.clip_norm,
     )
 
 
 def initial_state(config: RunConfig) -> TrainState:
     """Fresh parameters and optimizer state."""
     params = init_params(config.model, config.seed)
-    return TrainState(params, jax.jit(make_run_optimizer(config).init)(params))
+    return jax.jit(functools.partial(start_state, optimizer=make_run_optimizer(config)))(params)
 
 
 def _checkpoint_tree(state: TrainState, position: Position) -> dict[str, Any]:
@@ -95,8 +99,8 @@ def restore(
     Raises:
         ValueError: if checkpoints were written and none can be read.
     """
-    params = abstract_params(config.model)
-    like = TrainState(params, jax.eval_shape(make_run_optimizer(config).init, params))
+    begin = functools.partial(start_state, optimizer=make_run_optimizer(config))
+    like = jax.eval_shape(begin, abstract_params(config.model))
     shapes = jax.eval_shape(lambda: _checkpoint_tree(like, Position()))
     device = SingleDeviceSharding(jax.devices()[0])  # a checkpoint may come from another mesh
     found = store.restore(

@@ -9,12 +9,15 @@ may end when the model is ready and not when a schedule says so.
 """
 
 import dataclasses
-import typing
+import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
+from jax.flatten_util import ravel_pytree
 
 from phasejax.typing import Array, Float, Int
 
@@ -36,17 +39,33 @@ class TrainState:
 
 
 def make_optimizer(
-    *, b1: float, b2: float, weight_decay: float, clip_norm: float
+    params: Any, *, b1: float, b2: float, weight_decay: float, clip_norm: float
 ) -> optax.GradientTransformation:
-    """AdamW at learning rate 1 behind a global-norm clip; only matrices decay."""
+    """AdamW at learning rate 1 behind a global-norm clip; only matrices decay.
+
+    It works on all parameters in one vector, so that a step compiles a handful of operations for it
+    and not a handful for every parameter.
+
+    Args:
+        params: a tree of the parameters, or of their shapes.
+        b1: decay of the mean gradient.
+        b2: decay of the mean squared gradient.
+        weight_decay: share of a matrix that a step at learning rate 1 takes away.
+        clip_norm: largest norm of a gradient.
+    """
+    leaves = jax.tree.leaves(params)
+    decays = np.concatenate([np.full(math.prod(x.shape), len(x.shape) > 1) for x in leaves])
     return optax.chain(
         optax.clip_by_global_norm(clip_norm),
-        optax.flatten(optax.scale_by_adam(b1=b1, b2=b2)),
-        optax.add_decayed_weights(
-            weight_decay, mask=lambda p: jax.tree.map(lambda x: x.ndim > 1, p)
-        ),
+        optax.scale_by_adam(b1=b1, b2=b2),
+        optax.add_decayed_weights(np.float32(weight_decay) * decays),
         optax.scale(-1.0),
     )
+
+
+def start_state(params: Any, optimizer: optax.GradientTransformation) -> TrainState:
+    """The state before the first step."""
+    return TrainState(params, optimizer.init(ravel_pytree(params)[0]))
 
 
 def answer_loss(
@@ -78,18 +97,18 @@ def train_step(
     Returns:
         The new state, and loss, accuracy and grad_norm (before clipping) as float32 scalars.
     """
-    value_and_grad = jax.value_and_grad(answer_loss, argnums=1, has_aux=True)
+    flat, unravel = ravel_pytree(state.params)
+
+    def loss_of(flat, tokens, answers):
+        return answer_loss(graph, unravel(flat), tokens, answers, query_positions)
 
     def accumulate(total, microbatch):
-        (loss, accuracy), grads = value_and_grad(graph, state.params, *microbatch, query_positions)
+        (loss, accuracy), grads = jax.value_and_grad(loss_of, has_aux=True)(flat, *microbatch)
         return jax.tree.map(jnp.add, total, (grads, loss, accuracy)), None
 
     zero = jnp.zeros((), jnp.float32)
-    start = (jax.tree.map(jnp.zeros_like, state.params), zero, zero)
-    total, _ = jax.lax.scan(accumulate, start, (tokens, answers))
+    total, _ = jax.lax.scan(accumulate, (jnp.zeros_like(flat), zero, zero), (tokens, answers))
     grads, loss, accuracy = jax.tree.map(lambda x: x / len(tokens), total)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    updates = jax.tree.map(lambda u: learning_rate * u, updates)
+    updates, opt_state = optimizer.update(grads, state.opt_state, flat)
     metrics = {"loss": loss, "accuracy": accuracy, "grad_norm": optax.tree.norm(grads)}
-    params = typing.cast(Params, optax.apply_updates(state.params, updates))
-    return TrainState(params, opt_state), metrics
+    return TrainState(unravel(flat + learning_rate * updates), opt_state), metrics

@@ -16,7 +16,7 @@ from phasejax.training.config import stage_task
 from phasejax.training.curriculum import Position
 from phasejax.training.loop import train
 from phasejax.training.metrics import read_metrics
-from phasejax.training.step import TrainState, make_optimizer, train_step
+from phasejax.training.step import make_optimizer, start_state, train_step
 
 pytestmark = pytest.mark.usefixtures("kept_programs")
 
@@ -27,9 +27,9 @@ def test_a_run_takes_the_steps_of_its_config(tiny, tmp_path):
         b1=0.7, b2=0.9, weight_decay=2.0, clip_norm=0.5, warmup_steps=6, final_learning_rate=0.5,
     )  # fmt: skip
     found = train(config, tmp_path)
-    optimizer = make_optimizer(b1=0.7, b2=0.9, weight_decay=2.0, clip_norm=0.5)
     params = init_params(config.model, 5)
-    state = TrainState(params, optimizer.init(params))
+    optimizer = make_optimizer(params, b1=0.7, b2=0.9, weight_decay=2.0, clip_norm=0.5)
+    state = start_state(params, optimizer)
     step = jax.jit(
         functools.partial(train_step, graph=model_structure(config.model), optimizer=optimizer)
     )

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.flatten_util import ravel_pytree
 
 from phasejax.models.build import model_structure
 from phasejax.tasks.record_lookup import training_batch
@@ -104,17 +105,18 @@ def test_a_step_goes_downhill(steps):
 
 def test_the_optimizer_is_adamw_behind_a_clip():
     b1, b2, decay, clip = 0.8, 0.95, 0.1, 1.0
-    optimizer = make_optimizer(b1=b1, b2=b2, weight_decay=decay, clip_norm=clip)
     rng = np.random.default_rng(0)
-    params = {"matrix": rng.normal(size=(3, 2)), "gain": rng.normal(size=2)}
+    params = {"gain": rng.normal(size=2), "matrix": rng.normal(size=(3, 2))}
+    optimizer = make_optimizer(params, b1=b1, b2=b2, weight_decay=decay, clip_norm=clip)
     mean = square = {name: 0.0 for name in params}
-    found = jax.tree.map(jnp.asarray, params)
-    state = optimizer.init(found)
+    flat, unravel = ravel_pytree(params)
+    state = optimizer.init(flat)
     update = jax.jit(optimizer.update)
     for step, scale in enumerate((10.0, 0.01), start=1):  # clipped, then not
         grads = {name: scale * rng.normal(size=x.shape) for name, x in params.items()}
-        updates, state = update(jax.tree.map(jnp.asarray, grads), state, found)
-        found = jax.tree.map(lambda p, u: p + 0.1 * u, found, updates)
+        updates, state = update(ravel_pytree(grads)[0], state, flat)
+        flat = flat + 0.1 * updates
+        found = unravel(flat)
         norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
         grads = {name: g * min(1, clip / norm) for name, g in grads.items()}
         mean = {n: b1 * mean[n] + (1 - b1) * g for n, g in grads.items()}
