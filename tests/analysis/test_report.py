@@ -11,9 +11,11 @@ import pytest
 
 from phasejax.analysis import plots, tables
 from phasejax.analysis.figures import save_figure, to_svg
+from phasejax.analysis.hero import hero_figure
 from phasejax.analysis.report import render, slug, write_report
 from phasejax.analysis.runs import load_runs, read_run
 from phasejax.analysis.seeds import summarize_variants
+from phasejax.analysis.verdicts import AT_CEILING, NO_PERIOD
 
 MAX_FIGURE_BYTES = 60_000
 
@@ -184,7 +186,7 @@ def test_figures_of_a_whole_summary(quick_runs, quick_summary, tmp_path):
 
 def test_hero_titles_claim_only_what_was_found(quick_summary):
     def titles(summary):
-        return [axes.get_title(loc="left") for axes in plots.hero_figure(summary).axes]
+        return [axes.get_title(loc="left") for axes in hero_figure(summary).axes]
 
     assert titles(quick_summary) == ["Recall dips once every chunk", "The period is the stride"]
     flat = copy.deepcopy(quick_summary)
@@ -192,6 +194,15 @@ def test_hero_titles_claim_only_what_was_found(quick_summary):
         entry |= {"period": None, "verdict": "no period"}
     assert titles(flat) == ["Recall by position", "Period found, by stride"]
     assert len(titles(flat | {"runs": flat["runs"][:1]})) == 2  # nothing but a control
+
+
+def test_the_hero_of_runs_that_can_show_no_period_claims_none(quick_summary):
+    summary = copy.deepcopy(quick_summary)
+    for entry in summary["runs"]:
+        verdict = NO_PERIOD if entry["control"] else AT_CEILING
+        entry |= {"period": None, "verdict": verdict}
+    _, right = hero_figure(summary).axes
+    assert right.get_title(loc="left") == "Period found, by stride"
 
 
 def test_same_figure_same_bytes(quick_summary):
