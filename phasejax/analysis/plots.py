@@ -64,7 +64,7 @@ def _mean_of(blocks: Sequence[dict[str, Any]], name: str) -> str:
 
 def set_title(axes: Axes, title: str, pad: float = 18) -> None:
     """A title that is set smaller where it is too long for a panel."""
-    size = min(10.0, 10.0 * 38 / len(title))
+    size = min(10.0, 10.0 * 33 / len(title))
     axes.set_title(title, fontweight="bold", pad=pad, fontsize=size)
 
 
@@ -82,8 +82,9 @@ def draw_accuracy(axes: Axes, group: Group, condition: str = "prefix") -> None:
         colour = colour_of(entries[0])
         axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         axes.plot(x, y, color=colour, linewidth=1.4, marker="o", markersize=2.2)
-        worst = int(np.argmin(y))
-        axes.plot([worst], [y[worst]], "o", color=ORANGE, markersize=4.5, zorder=3)
+        if np.ptp(y):
+            worst = int(np.argmin(y))
+            axes.plot([worst], [y[worst]], "o", color=ORANGE, markersize=4.5, zorder=3)
     axes.set(xlim=(-0.5, residues - 0.5), ylim=(0, 102), yticks=[0, 25, 50, 75, 100])
     step = stride if stride and stride > 3 else 6 if residues % 6 == 0 else 4
     axes.set_xticks(np.arange(0, residues, step))
@@ -118,7 +119,8 @@ def draw_scan(axes: Axes, group: Group, condition: str = "prefix") -> None:
         axes.axhline(scan["null_quantile"], color=ORANGE, linewidth=1, linestyle=(0, (4, 2)))
     axes.set_yscale("symlog", linthresh=5, linscale=1.2)
     highest = max((max(block["scan"]["statistic"]) for block in blocks), default=0)
-    ticks = [t for t in (0, 2, 5, 10, 100, 1000) if t <= max(10.0, 1.2 * highest)]
+    marks = (0, 2, 5, 10) if highest < 50 else (0, 5, 100, 1000)
+    ticks = [mark for mark in marks if mark <= max(10.0, 1.2 * highest)]
     axes.set_ylim(0, max(10.0, 1.6 * highest))
     axes.set_yticks(ticks, [str(t) for t in ticks])
     axes.minorticks_off()

@@ -70,11 +70,9 @@ def draw_images(
         if any(entry["in_sequence"] for entry in entries):
             draw = _one(plots.draw_accuracy, (title, entries), "in_sequence")
             add("in_sequence", name, f"{title}, in-sequence padding", draw)
-    for entry in summary["runs"]:
-        if entry["gates"]:
-            name = f"{slug(entry['name'])}_{entry['seed']}"
-            alt = f"Gate mass by phase of {entry['variant']}, seed {entry['seed']}"
-            add("gates", name, alt, plots.gate_figure(entry))
+        for entry in filter(lambda entry: entry["gates"], entries):
+            alt = f"Gate mass by phase of {title}, seed {entry['seed']}"
+            add("gates", f"{name}_{entry['seed']}", alt, plots.gate_figure(entry))
     for title, members in plots.group_runs(runs):
         add("training", slug(title), f"{title}: accuracy by step", plots.training_figure(members))
     figures.save_figure(hero_figure(summary), folder / "hero.svg")
