@@ -52,7 +52,7 @@ def hero_figure(summary: dict[str, Any]) -> Figure:
             left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
             left.set_xlabel(f"position of the key, modulo {example['residues']}")
             dips = follows(example) and not any(e["period"] for e in controls)
-            title = "Recall dips once every chunk" if dips else "Recall by position"
+            title = "Recall repeats with every chunk" if dips else "Recall by position"
             left.set_title(title, fontweight="bold")
         left.set(ylim=(0, 102), ylabel="recall (%)")
         _draw_strides(right, shown)

@@ -230,7 +230,7 @@ def test_hero_titles_claim_only_what_was_found(quick_summary):
     def titles(summary):
         return [axes.get_title(loc="left") for axes in hero_figure(summary).axes]
 
-    assert titles(quick_summary) == ["Recall dips once every chunk", "The period is the stride"]
+    assert titles(quick_summary) == ["Recall repeats with every chunk", "The period is the stride"]
     flat = copy.deepcopy(quick_summary)
     for entry in flat["runs"]:
         entry |= {"period": None, "verdict": "no period"}
