@@ -77,13 +77,8 @@ def rejects(seed: int, period: int, remove_trend: bool = True, **options: Any) -
 
 def named(seed: int, **options: Any) -> int | None:
     """The period that the scan names."""
-    scan = statistics.scan_periods(
-        *simulate(seed, **options),
-        permutations=PERMUTATIONS,
-        nested_permutations=PERMUTATIONS,
-        seed=seed,
-    )
-    return scan.period
+    counts = {"permutations": PERMUTATIONS, "nested_permutations": PERMUTATIONS}
+    return statistics.scan_periods(*simulate(seed, **options), **counts, seed=seed).period
 
 
 def names(seed: int, period: int | None, **options: Any) -> bool:
@@ -91,12 +86,12 @@ def names(seed: int, period: int | None, **options: Any) -> bool:
     return named(seed, **options) == period
 
 
-def names_another(seed: int, period: int, **options: Any) -> bool:
-    """Whether the scan names a period, and a wrong one."""
+def names_another(seed: int, period: int | None, **options: Any) -> bool:
+    """Whether the scan names a period, and a wrong one (any, if there is none)."""
     return named(seed, **options) not in (None, period)
 
 
-Row = tuple[str, str, int, Callable[[int], bool]]
+Row = tuple[str, str, int, Callable[..., bool], dict[str, Any]]
 
 
 def false_alarms() -> Iterator[Row]:
@@ -104,12 +99,9 @@ def false_alarms() -> Iterator[Row]:
     group = "type I error"
     for accuracy in (0.5, 0.97):
         for period in (8, 7):
-            yield (
-                group,
-                f"period {period}, accuracy {accuracy}, strong document effects",
-                800,
-                lambda s, p=period, a=accuracy: rejects(s, p, profile=[a], documents=30),
-            )
+            case = f"period {period}, accuracy {accuracy}, strong document effects"
+            options: dict[str, Any] = {"period": period, "profile": [accuracy], "documents": 30}
+            yield group, case, 800, rejects, options
     for trend in (0.005, 0.01):
         for design, remove in (
             ("matched", False),
@@ -117,82 +109,49 @@ def false_alarms() -> Iterator[Row]:
             ("drift", True),
             ("drift", False),
         ):
-            note = "matched moments" if design == "matched" else "depth drifts with the residue"
-            note += ", trend removed" if remove else ""
-            note += " (fails on purpose)" if design == "drift" and not remove else ""
-            yield (
-                group,
-                f"trend of {100 * trend:g} points per token, {note}",
-                100 if "purpose" in note else 1000,
-                lambda s, t=trend, d=design, r=remove: rejects(
-                    s,
-                    8,
-                    remove_trend=r,
-                    documents=400 if d == "drift" and not r else 100,
-                    design=d,
-                    trend=t,
-                    document_variance=0.3,
-                ),
-            )
+            fails = design == "drift" and not remove
+            case = f"trend of {100 * trend:g} points per token, "
+            case += "matched moments" if design == "matched" else "depth drifts with the residue"
+            case += (", trend removed" if remove else "") + " (fails on purpose)" * fails
+            options = {"period": 8, "remove_trend": remove, "design": design, "trend": trend}
+            options |= {"documents": 400 if fails else 100, "document_variance": 0.3}
+            yield group, case, 100 if fails else 1000, rejects, options
     for spread, note in ((False, "one start"), (True, "starts spread")):
-        yield (
-            group,
-            f"scan of 2..24, no effect, {note}",
-            400,
-            lambda s, w=spread: not names(s, None, documents=60, spread=w),
-        )
+        case = f"scan of 2..24, no effect, {note}"
+        yield group, case, 400, names_another, {"period": None, "documents": 60, "spread": spread}
 
 
 def detections() -> Iterator[Row]:
     """Rows whose rate should be high: power at a known period and recovery by the scan."""
     for amplitude in (0.03, 0.05, 0.07):
-        yield (
-            "power",
-            f"period 8, amplitude {amplitude}, 100 documents",
-            300,
-            lambda s, a=amplitude: rejects(s, 8, profile=cosine(8, a), documents=100),
-        )
+        case = f"period 8, amplitude {amplitude}, 100 documents"
+        options: dict[str, Any] = {"profile": cosine(8, amplitude), "documents": 100}
+        yield "power", case, 300, rejects, {"period": 8, **options}
+    group, documents = "period found", {"documents": 200}
     for period in (2, 3, 4, 5, 6, 7, 8, 12):
-        yield (
-            "period found",
-            f"cosine of period {period}, amplitude 0.07, 200 documents",
-            40,
-            lambda s, p=period: names(s, p, profile=cosine(p, 0.07), documents=200),
-        )
+        case = f"cosine of period {period}, amplitude 0.07, 200 documents"
+        options = {"period": period, "profile": cosine(period, 0.07), **documents}
+        yield group, case, 40, names, options
     for period in (16, 24):
-        yield (
-            "period found",
-            f"one of {period} phases at 0.1 instead of 0.5, 200 documents",
-            40,
-            lambda s, p=period: names(s, p, profile=[0.1] + [0.5] * (p - 1), documents=200),
-        )
+        case = f"one of {period} phases at 0.1 instead of 0.5, 200 documents"
+        options = {"period": period, "profile": [0.1] + [0.5] * (period - 1), **documents}
+        yield group, case, 40, names, options
     for spread, note in (
         (False, "one start (24 hardly differs from 23 over 3 periods)"),
         (True, "starts spread"),
     ):
-        yield (
-            "period found",
-            f"cosine of period 24, amplitude 0.07, 200 documents, {note}",
-            40,
-            lambda s, w=spread: names(s, 24, profile=cosine(24, 0.07), documents=200, spread=w),
-        )
-    yield (
-        "period found",
-        "period 8 with one dead phase, 200 documents",
-        100,
-        lambda s: names(s, 8, profile=statistics.DEAD_PHASE, documents=200),
-    )
+        case = f"cosine of period 24, amplitude 0.07, 200 documents, {note}"
+        options = {"period": 24, "profile": cosine(24, 0.07), "spread": spread, **documents}
+        yield group, case, 40, names, options
+    case = "period 8 with one dead phase, 200 documents"
+    yield group, case, 100, names, {"period": 8, "profile": statistics.DEAD_PHASE, **documents}
     for label, profile in (
         ("cosine of period 8, amplitude 0.05", cosine(8, 0.05)),
         ("one of 8 phases at 0.4 instead of 0.5", [0.4] + [0.5] * 7),
     ):
-        for rate, hit in (("weak, found", names), ("weak, wrong", names_another)):
-            yield (
-                rate,
-                f"{label}, 100 documents, starts spread",
-                100,
-                lambda s, p=profile, h=hit: h(s, 8, profile=p, documents=100, spread=True),
-            )
+        options = {"period": 8, "profile": profile, "documents": 100, "spread": True}
+        for group, hit in (("weak, found", names), ("weak, wrong", names_another)):
+            yield group, f"{label}, 100 documents, starts spread", 100, hit, options
 
 
 def measure_gap(profile: Any, label: str, period: int | None, runs: int, seed: int) -> dict:
@@ -246,9 +205,9 @@ def measure(*, effort: float, seed: int) -> dict[str, Any]:
     """
     began = time.monotonic()
     rates = []
-    for group, case, runs, hit in [*false_alarms(), *detections()]:
+    for group, case, runs, hit, options in [*false_alarms(), *detections()]:
         runs = max(2, round(effort * runs))
-        count = sum(hit(run) for run in range(seed, seed + runs))
+        count = sum(hit(run, **options) for run in range(seed, seed + runs))
         rates.append({"group": group, "case": case, **with_interval(count, runs)})
     profiles = {
         "null at 0.2": [0.2] * 8,

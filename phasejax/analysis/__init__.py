@@ -10,11 +10,11 @@ write_report(runs, summary, "report")
 from phasejax.analysis.claims import Claim, evaluate_claims
 from phasejax.analysis.figures import save_figure
 from phasejax.analysis.gates import concentration, gate_mass_by_phase
+from phasejax.analysis.hero import hero_figure
 from phasejax.analysis.paper import needle_rows, paper_runs, paper_runs_like
 from phasejax.analysis.plots import (
     accuracy_figure,
     gate_figure,
-    hero_figure,
     scan_figure,
     training_figure,
 )

@@ -79,7 +79,7 @@ def grid(
         figure.set_layout_engine("constrained")
     else:  # much faster to draw
         top, bottom = 0.42 / panel[1], 0.46 / panel[1]
-        figure.subplots_adjust(0.53 / panel[0], bottom, 1 - 0.08 / panel[0], 1 - top)
+        figure.subplots_adjust(0.62 / panel[0], bottom, 1 - 0.08 / panel[0], 1 - top)
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for empty in axes[panels:]:
         empty.set_axis_off()

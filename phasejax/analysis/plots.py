@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phasejax.analysis.figures import BLUE, GREEN, GREY, INK, LINE, ORANGE, PANEL, grid, style
-from phasejax.analysis.runs import Run
-from phasejax.analysis.verdicts import Entry, can_show, follows, is_learned, percent
+from phasejax.analysis.figures import BLUE, GREY, INK, LINE, ORANGE, PANEL, grid, style
+from phasejax.analysis.runs import Run, arrange
+from phasejax.analysis.verdicts import Entry, by_variant, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,30 +34,27 @@ def group_entries(summary: dict[str, Any]) -> list[Group]:
     Returns:
         (title, entries) in the order of the summary.
     """
-    several = len({entry["recipe"] for entry in summary["runs"]}) > 1
-    groups: dict[str, list[Entry]] = {}
-    for entry in summary["runs"]:
-        title = entry["variant"] + (f" ({entry['recipe']})" if several else "")
-        groups.setdefault(title[0].upper() + title[1:], []).append(entry)
-    return list(groups.items())
+    groups = by_variant(summary["runs"])
+    return [(title[0].upper() + title[1:], entries) for title, entries in groups.items()]
 
 
 def group_runs(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     """Runs that have training metrics, grouped and titled as group_entries does."""
-    several = len({run.recipe for run in runs}) > 1
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        if any("accuracy" in line for line in run.metrics):
-            title = run.variant.label + (f" ({run.recipe})" if several else "")
-            groups.setdefault(title[0].upper() + title[1:], []).append(run)
-    return list(groups.items())
+    entries = [
+        {"variant": run.variant.label, "recipe": run.recipe, "run": run}
+        for run in arrange(runs)
+        if any("accuracy" in line for line in run.metrics)
+    ]
+    groups = group_entries({"runs": entries})
+    return [(title, [entry["run"] for entry in group]) for title, group in groups]
 
 
 def _block(entry: Entry, condition: str) -> dict[str, Any] | None:
     return entry if condition == "prefix" else entry.get(condition)
 
 
-def _colour(entry: Entry) -> str:
+def colour_of(entry: Entry) -> str:
+    """Grey for a control, blue for a compressed run."""
     return GREY if entry["control"] else BLUE
 
 
@@ -67,7 +64,7 @@ def _mean_of(blocks: Sequence[dict[str, Any]], name: str) -> str:
 
 def set_title(axes: Axes, title: str, pad: float = 18) -> None:
     """A title that is set smaller where it is too long for a panel."""
-    size = min(10.0, 10.0 * 38 / len(title))
+    size = min(10.0, 10.0 * 33 / len(title))
     axes.set_title(title, fontweight="bold", pad=pad, fontsize=size)
 
 
@@ -82,11 +79,12 @@ def draw_accuracy(axes: Axes, group: Group, condition: str = "prefix") -> None:
     for block in blocks:
         x, y = np.arange(block["residues"]), 100 * np.array(block["accuracy"])
         low, high = (100 * np.array(block[f"accuracy_{end}"]) for end in ("low", "high"))
-        colour = _colour(entries[0])
+        colour = colour_of(entries[0])
         axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         axes.plot(x, y, color=colour, linewidth=1.4, marker="o", markersize=2.2)
-        worst = int(np.argmin(y))
-        axes.plot([worst], [y[worst]], "o", color=ORANGE, markersize=4.5, zorder=3)
+        if np.ptp(y):
+            worst = int(np.argmin(y))
+            axes.plot([worst], [y[worst]], "o", color=ORANGE, markersize=4.5, zorder=3)
     axes.set(xlim=(-0.5, residues - 0.5), ylim=(0, 102), yticks=[0, 25, 50, 75, 100])
     step = stride if stride and stride > 3 else 6 if residues % 6 == 0 else 4
     axes.set_xticks(np.arange(0, residues, step))
@@ -121,7 +119,8 @@ def draw_scan(axes: Axes, group: Group, condition: str = "prefix") -> None:
         axes.axhline(scan["null_quantile"], color=ORANGE, linewidth=1, linestyle=(0, (4, 2)))
     axes.set_yscale("symlog", linthresh=5, linscale=1.2)
     highest = max((max(block["scan"]["statistic"]) for block in blocks), default=0)
-    ticks = [t for t in (0, 2, 5, 10, 100, 1000) if t <= max(10.0, 1.2 * highest)]
+    marks = (0, 2, 5, 10) if highest < 50 else (0, 5, 100, 1000)
+    ticks = [mark for mark in marks if mark <= max(10.0, 1.2 * highest)]
     axes.set_ylim(0, max(10.0, 1.6 * highest))
     axes.set_yticks(ticks, [str(t) for t in ticks])
     axes.minorticks_off()
@@ -230,74 +229,3 @@ def gate_figure(entry: Entry) -> Figure:
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
     return figure
-
-
-def hero_figure(summary: dict[str, Any]) -> Figure:
-    """The finding in two panels: a dip where the control has none, and its period is the stride.
-
-    Args:
-        summary: of phasejax.analysis.summarize.
-
-    Returns:
-        The figure, wide, for the top of a README.
-    """
-    shown = [entry for entry in summary["runs"] if not entry["control"] and is_learned(entry)]
-    plain = [entry for entry in shown if not entry["differences"]] or shown
-    with style():
-        figure, (left, right) = grid(2, 2, (4.2, 3.0))
-        if plain:
-            example = max(plain, key=lambda e: (e["stride"] == 8 == e["window"], e["gap"]))
-            controls = [
-                e
-                for e in summary["runs"]
-                if e["control"] and is_learned(e) and e["recipe"] == example["recipe"]
-            ]
-            for entry in [*controls[:1], example]:
-                x, y = np.arange(entry["residues"]), 100 * np.array(entry["accuracy"])
-                low, high = (100 * np.array(entry[f"accuracy_{end}"]) for end in ("low", "high"))
-                left.fill_between(x, low, high, color=_colour(entry), alpha=0.2, linewidth=0)
-                label = entry["variant"] + ("" if entry["control"] else " compression")
-                left.plot(x, y, color=_colour(entry), linewidth=1.8, marker="o", ms=3, label=label)
-            for edge in range(0, example["residues"] + 1, example["stride"]):
-                left.axvline(edge - 0.5, color=LINE, linewidth=0.9, zorder=0)
-            left.set_xticks(range(0, example["residues"], max(example["stride"], 4)))
-            left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
-            left.set_xlabel(f"position of the key, modulo {example['residues']}")
-            dips = follows(example) and not any(e["period"] for e in controls)
-            title = "Recall dips once every chunk" if dips else "Recall by position"
-            left.set_title(title, fontweight="bold")
-        left.set(ylim=(0, 102), ylabel="recall (%)")
-        _draw_strides(right, shown)
-    return figure
-
-
-def _draw_strides(axes: Axes, entries: Sequence[Entry]) -> None:
-    """Period found against stride; runs at the ceiling, which can show none, are hollow."""
-    marks: dict[tuple[int, int, bool], int] = {}
-    for entry in entries:
-        key = (entry["stride"], entry["period"] or 0, can_show(entry))
-        marks[key] = marks.get(key, 0) + 1
-    follow = any(marks) and all(s == p for s, p, able in marks if able)
-    title = "The period is the stride" if follow else "Period found, by stride"
-    top = max([12, *(max(stride, period) for stride, period, _ in marks)]) + 1.5
-    axes.plot([0, top], [0, top], color=LINE, linewidth=1.2, zorder=0)
-    for (stride, period, able), count in marks.items():
-        colour = GREY if not able else GREEN if stride == period else ORANGE
-        face = colour if able else "none"
-        size = 60 + 14 * (count - 1)
-        axes.scatter([stride], [period], s=size, facecolor=face, edgecolor=colour, zorder=3)
-        text = (f"{count} runs" if count > 1 else "") if able else "at the ceiling"
-        if text:
-            axes.annotate(
-                text,
-                (stride, period),
-                (8, -3 if not able else -10),
-                textcoords="offset points",
-                color=GREY,
-            )
-    axes.set(xlim=(0, top), ylim=(-0.8, top), xlabel="stride of the compressor")
-    ticks = sorted({stride for stride, _, _ in marks} | {2, 4, 6, 8, 12})
-    axes.set_xticks(ticks)
-    axes.set_yticks([0, *ticks], ["none", *map(str, ticks)])
-    axes.set(ylabel="period found")
-    axes.set_title(title, fontweight="bold")

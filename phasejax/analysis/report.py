@@ -10,6 +10,7 @@ from typing import Any
 
 from phasejax.analysis import figures, plots, tables
 from phasejax.analysis.claims import NOT_SHOWN, NOT_TESTED, PARTLY, SHOWN
+from phasejax.analysis.hero import hero_figure
 from phasejax.analysis.paper import CITATION
 from phasejax.analysis.runs import Run
 from phasejax.files import write_atomic
@@ -60,24 +61,21 @@ def draw_images(
         images.setdefault(section, []).append({"uri": uri, "alt": alt})
 
     for title, entries in plots.group_entries(summary):
-        part = {"runs": entries}
         name = slug(title)
         numbers = f"mean {tables.points(entries[0]['mean'])}%"
         numbers += f", worst residue {tables.points(entries[0]['worst'])}%"
         add("accuracy", name, f"{title}: {numbers}", _one(plots.draw_accuracy, (title, entries)))
         found = ", ".join("none" if e["period"] is None else str(e["period"]) for e in entries)
         add("scan", name, f"{title}: period found {found}", _one(plots.draw_scan, (title, entries)))
-        if any(entry["in_sequence"] for entry in part["runs"]):
+        if any(entry["in_sequence"] for entry in entries):
             draw = _one(plots.draw_accuracy, (title, entries), "in_sequence")
             add("in_sequence", name, f"{title}, in-sequence padding", draw)
-    for entry in summary["runs"]:
-        if entry["gates"]:
-            name = f"{slug(entry['name'])}_{entry['seed']}"
-            alt = f"Gate mass by phase of {entry['variant']}, seed {entry['seed']}"
-            add("gates", name, alt, plots.gate_figure(entry))
+        for entry in filter(lambda entry: entry["gates"], entries):
+            alt = f"Gate mass by phase of {title}, seed {entry['seed']}"
+            add("gates", f"{name}_{entry['seed']}", alt, plots.gate_figure(entry))
     for title, members in plots.group_runs(runs):
         add("training", slug(title), f"{title}: accuracy by step", plots.training_figure(members))
-    figures.save_figure(plots.hero_figure(summary), folder / "hero.svg")
+    figures.save_figure(hero_figure(summary), folder / "hero.svg")
     return images
 
 

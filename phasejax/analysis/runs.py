@@ -6,13 +6,13 @@ import dataclasses
 import functools
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from phasejax.analysis.variants import Variant, variant_of
+from phasejax.analysis.variants import Variant, recipe_names, recipe_of, variant_of
 from phasejax.compress.geometry import WindowGeometry
 from phasejax.evals.results import Result, correct_matrix, read_result
 from phasejax.training.metrics import read_metrics
@@ -27,8 +27,9 @@ class Run:
     """One trained and evaluated model.
 
     Attributes:
-        name: the config's name, such as "w8s8_no_rope" or "full_hard".
+        name: the config's name, such as "w8s8_no_rope" or "full_short".
         seed: training seed.
+        recipe: as its config names it; arrange tells apart runs of one recipe with other settings.
         config: flat config of the run.
         results: evaluation conditions by name, "prefix" among them.
         metrics: what was logged while training, one object a line; empty if nothing was.
@@ -37,6 +38,7 @@ class Run:
 
     name: str
     seed: int
+    recipe: str
     config: dict[str, Any]
     results: dict[str, Result]
     metrics: list[dict[str, Any]]
@@ -61,11 +63,6 @@ class Run:
     def stride(self) -> int | None:
         """S; None for a control."""
         return self.variant.stride
-
-    @property
-    def recipe(self) -> str:
-        """Training recipe; runs of different recipes have controls of their own."""
-        return str(self.config.get("recipe") or "default")
 
     @property
     def geometry(self) -> WindowGeometry | None:
@@ -120,21 +117,21 @@ def read_run(workdir: str | Path) -> Run:
     """
     workdir = Path(workdir)
     config = _read_config(workdir / "config.json")
-    folder = workdir / "results"
+    folder, command = workdir / "results", f"python -m scripts.evaluate --workdir={workdir}"
     conditions = sorted({path.stem for path in folder.glob("*.[cj]s*") if path.name[0] != "."})
     if PRIMARY not in conditions:
-        raise ValueError(
-            f"{folder} has no evaluation {PRIMARY!r}: run the evaluation of this run again."
-        )
-    results = {name: read_result(folder, name) for name in conditions}
-    for name, result in results.items():
+        raise ValueError(f"{folder} has no evaluation {PRIMARY!r}: {command}.")
+    results = {}
+    for name in conditions:
         try:
-            correct_matrix(result.rows)
+            results[name] = read_result(folder, name)
+            correct_matrix(results[name].rows)
         except ValueError as error:
-            raise ValueError(f"{folder / name}.csv: {error}") from error
+            raise ValueError(f"{error} ({name}: {command})") from error
     return Run(
         name=config["name"],
         seed=config["seed"],
+        recipe=recipe_of(config),
         config=config,
         results=results,
         metrics=read_metrics(workdir),
@@ -174,7 +171,7 @@ def load_runs(directory: str | Path, *, strict: bool = True) -> list[Run]:
         strict: whether a broken run is an error; otherwise it is left out with a warning.
 
     Returns:
-        The runs: controls first, then by variant and seed.
+        The runs, as arrange puts them.
 
     Raises:
         ValueError: the directory does not exist, or, if strict, some run is broken.
@@ -189,4 +186,14 @@ def load_runs(directory: str | Path, *, strict: bool = True) -> list[Run]:
             if strict:
                 raise
             _log.warning("a broken run is left out: %s", error)
+    return arrange(runs)
+
+
+def arrange(runs: Sequence[Run]) -> list[Run]:
+    """Runs by recipe: its controls, then its variants, each by seed.
+
+    Where runs of a recipe differ in more than the variant, each gets a recipe that says so.
+    """
+    names = recipe_names([run.config for run in runs])
+    runs = [dataclasses.replace(run, recipe=name) for run, name in zip(runs, names, strict=True)]
     return sorted(runs, key=lambda run: (run.recipe, run.variant.order, run.name, run.seed))

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from phasejax.analysis.verdicts import by_variant
+
 
 def between_seeds(values: Sequence[float]) -> dict[str, Any]:
     """Mean and range over training seeds, with Student's 95% interval of the mean within [0, 1]."""
@@ -27,18 +29,15 @@ def between_seeds(values: Sequence[float]) -> dict[str, Any]:
 
 def summarize_variants(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Groups entries by variant and recipe: intervals here are between seeds, not documents."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for entry in entries:
-        groups.setdefault((entry["variant"], entry["recipe"]), []).append(entry)
     return [
         {
-            "variant": variant,
-            "recipe": recipe,
+            "variant": group[0]["variant"],
+            "recipe": group[0]["recipe"],
             "runs": [f"{entry['name']}:{entry['seed']}" for entry in group],
             "seeds": [entry["seed"] for entry in group],
             "periods": [entry["period"] for entry in group],
             "verdicts": [entry["verdict"] for entry in group],
             **{key: between_seeds([e[key] for e in group]) for key in ("mean", "worst", "gap")},
         }
-        for (variant, recipe), group in groups.items()
+        for group in by_variant(entries).values()
     ]

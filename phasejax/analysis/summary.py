@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from phasejax.analysis.claims import caveats, evaluate_claims
+from phasejax.analysis.caveats import caveats
+from phasejax.analysis.claims import evaluate_claims
 from phasejax.analysis.gates import concentration, gate_mass_by_phase
-from phasejax.analysis.runs import PRIMARY, Run
+from phasejax.analysis.runs import PRIMARY, Run, arrange
 from phasejax.analysis.seeds import summarize_variants
 from phasejax.analysis.verdicts import verdict
 from phasejax.evals.gates import load_gates
@@ -204,7 +205,7 @@ def summarize(
     """Summarises runs; the content of summary.json.
 
     Args:
-        runs: of load_runs.
+        runs: in any order.
         permutations: B for prefix padding.
         other_permutations: B for the other conditions.
         seed: of all resampling.
@@ -215,17 +216,20 @@ def summarize(
         Strict JSON.
 
     Raises:
-        ValueError: there is no run, or two have the same variant, recipe and seed.
+        ValueError: there is no run, or two have the same variant, recipe and seed, whatever their
+            names.
     """
     if not runs:
         raise ValueError("there is no evaluated run to summarise: train and evaluate one first.")
+    runs = arrange(runs)
     seen: dict[tuple, Run] = {}
     for run in runs:
-        other = seen.setdefault((run.name, run.variant, run.recipe, run.seed), run)
+        other = seen.setdefault((run.variant, run.recipe, run.seed), run)
         if other is not run:
             raise ValueError(
-                f"{other.workdir} and {run.workdir} both hold {run.name} with seed {run.seed},"
-                " which would count twice: move one of them away."
+                f"{other.workdir} and {run.workdir} both hold {run.variant.label} with"
+                f" recipe {run.recipe} and seed {run.seed}, which would count twice: move one of"
+                " them away."
             )
     one = partial(
         summarize_run, permutations=permutations, other_permutations=other_permutations, seed=seed

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of the report's tables: a summary's numbers as text, the paper's beside them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from phasejax.analysis.paper import PaperRun, needle_rows, paper_runs, paper_runs_like
+from phasejax.analysis.paper import PaperProfile, PaperRun, needle_rows, paper_runs, paper_runs_like
 from phasejax.analysis.variants import variant_of
 from phasejax.analysis.verdicts import AT_CEILING, NOT_LEARNED, Entry
 
@@ -112,6 +112,7 @@ def _run_row(entry: Entry, block: dict[str, Any], condition: str) -> Row:
     return {
         "name": entry["name"],
         "variant": entry["variant"],
+        "recipe": entry["recipe"],
         "seed": str(entry["seed"]),
         "control": "yes" if entry["control"] else "",
         "loss": NONE if loss is None else f"{loss:.3f}",
@@ -138,22 +139,26 @@ def variant_rows(summary: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def paper_rows() -> list[Row]:
-    """The paper's 26 runs, both evaluations."""
-    rows = []
-    for run in paper_runs():
-        row = {"name": run.name, "loss": f"{run.loss:.3f}"}
-        for condition in ("prefix", "in_sequence"):
-            profile = getattr(run, condition)
-            cells: dict[str, Callable[[], float]] = {
-                "mean": lambda p=profile: p.mean,
-                "worst": lambda p=profile: p.worst,
-                "gap": lambda p=profile: p.gap,
-            }
-            for name, read in cells.items():
-                row[f"{condition}_{name}"] = NONE if profile is None else f"{read():.1f}"
-        rows.append(row)
-    return rows
+def paper_rows() -> list[dict[str, Any]]:
+    """The paper's 26 runs with its own intervals, both evaluations; cells are None without one."""
+    return [
+        {
+            "name": run.name,
+            "loss": f"{run.loss:.3f}",
+            "prefix": _paper_profile(run.prefix),
+            "in_sequence": run.in_sequence and _paper_profile(run.in_sequence),
+        }
+        for run in paper_runs()
+    ]
+
+
+def _paper_profile(profile: PaperProfile) -> Row:
+    ends = {"mean": profile.mean_interval, "gap": profile.gap_interval}
+    numbers = {name: f"{getattr(profile, name):.1f}" for name in ("mean", "worst", "gap")}
+    return numbers | {
+        f"{name}_interval": f"[{pair[0]:.1f}, {pair[1]:.1f}]" if pair else ""
+        for name, pair in ends.items()
+    }
 
 
 def needle_cells() -> list[dict[str, Any]]:

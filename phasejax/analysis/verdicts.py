@@ -62,8 +62,8 @@ def can_show(entry: Entry) -> bool:
 
 
 def follows(entry: Entry) -> bool:
-    """Whether the period found is the stride."""
-    return entry["period"] is not None and entry["period"] == entry["stride"]
+    """Whether the run shows a period, and it is the stride."""
+    return can_show(entry) and entry["period"] is not None and entry["period"] == entry["stride"]
 
 
 def result(entry: Entry) -> str:
@@ -80,10 +80,16 @@ def outcome(entry: Entry) -> str:
 
 
 def by_variant(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """Entries grouped by variant, in their order."""
+    """Groups the seeds of one variant and recipe, in their order.
+
+    Keys are titles: the variant, and in brackets its recipe where the entries have several.
+    """
+    entries = list(entries)
+    several = len({entry["recipe"] for entry in entries}) > 1
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
-        groups.setdefault(entry["variant"], []).append(entry)
+        title = entry["variant"] + (f" ({entry['recipe']})" if several else "")
+        groups.setdefault(title, []).append(entry)
     return groups
 
 
@@ -94,7 +100,7 @@ def tally(entries: Iterable[Entry]) -> str:
         if len(group) == 1:
             parts.append(f"{variant}: {result(group[0])}")
             continue
-        hits = [entry for entry in group if can_show(entry) and follows(entry)]
+        hits = [entry for entry in group if follows(entry)]
         rest = [outcome(entry) for entry in group if entry not in hits]
         text = f"{variant}: period {group[0]['stride']} in {len(hits)} of {len(group)}"
         if hits:

@@ -19,22 +19,17 @@ def demean(values: Array) -> Array:
     return values - values.mean(axis=1, keepdims=True)
 
 
-def phase_columns(position: Array, period: int, harmonics: int | None = None) -> Array:
+def phase_columns(position: Array, period: int) -> Array:
     """Columns that span the functions of position % period.
 
     Args:
       position: [D, M] token positions.
       period: P; it need not divide M, since phases come from the position.
-      harmonics: H to keep only the lowest H harmonics (cosinor); None for any profile.
 
     Returns:
-      [D, M, P] indicators, or [D, M, min(2H, P)] cosines and sines.
+      [D, M, P] indicators.
     """
-    phase = position % period
-    if harmonics is None or 2 * harmonics >= period - 1:
-        return (phase[..., None] == np.arange(period)).astype(np.float64)
-    angle = 2 * np.pi * phase[..., None] * np.arange(1, harmonics + 1) / period
-    return np.concatenate([np.cos(angle), np.sin(angle)], axis=-1)
+    return ((position % period)[..., None] == np.arange(period)).astype(np.float64)
 
 
 def trend_columns(position: Array) -> Array:

@@ -150,12 +150,11 @@ class PeriodTest:
     Attributes:
       period: P.
       statistic: F of the folded fit within documents.
-      df: degrees of freedom, P - 1 or min(2H, P - 1), fewer if phases are not all visited.
+      df: degrees of freedom, P - 1, fewer if phases are not all visited.
       df_residual: degrees of freedom of the residual.
       p_value: permutation p-value, at least 1 / (1 + permutations).
       p_analytic: of the F distribution, for comparison.
       profile: [P] fitted phase effects around zero.
-      amplitude: [P // 2] amplitude of each harmonic of that profile, in units of the score.
       explained: share of the within-document variance that the fit explains.
       permutations: B.
     """
@@ -167,7 +166,6 @@ class PeriodTest:
     p_value: float
     p_analytic: float
     profile: Array
-    amplitude: Array
     explained: float
     permutations: int
 
@@ -177,7 +175,6 @@ def known_period_test(
     position: ArrayLike,
     period: int,
     *,
-    harmonics: int | None = None,
     permutations: int = 9999,
     seed: int = 0,
     remove_trend: bool = True,
@@ -192,7 +189,6 @@ def known_period_test(
       correct: [D, M] scores of D documents at all M residues.
       position: [D, M] token positions of the targets; position[d, r] % M == r.
       period: 2..M; it need not divide M.
-      harmonics: H for a cosinor with min(2H, P - 1) degrees of freedom; None for any profile.
       permutations: B.
       seed: of the permutations.
       remove_trend: whether position and its square are regressed out.
@@ -206,32 +202,23 @@ def known_period_test(
     scores, where = check_trials(correct, position)
     check_count("period", period, 2, scores.shape[1])
     check_count("permutations", permutations, 1)
-    if harmonics is not None:
-        check_count("harmonics", harmonics, 1)
     nuisance = nuisance_basis(where, remove_trend)
-    columns = phase_columns(where, period, harmonics)
+    columns = phase_columns(where, period)
     result = compare(scores, nuisance, [columns], np.zeros_like(where), permutations, seed)
     rest = residual_of(scores, nuisance).reshape(-1)
     flat = demean(columns).reshape(rest.size, -1)
     flat = flat - nuisance @ (nuisance.T @ flat)
     weights = np.linalg.lstsq(flat, rest, rcond=1e-6)[0]
-    phases = np.arange(period)[None]
-    profile = (phase_columns(phases, period, harmonics)[0] @ weights).astype(np.float64)
-    profile = profile - profile.mean()
-    amplitude = 2 * np.abs(np.fft.rfft(profile))[1:] / period
-    if period % 2 == 0:
-        amplitude[-1] /= 2
     f, df, residual = result.observed, result.df, result.df_residual
     odds = float(f[0]) * int(df[0]) / max(int(residual[0]), 1)
     return PeriodTest(
-        period=int(period),
+        period=period,
         statistic=float(f[0]),
         df=int(df[0]),
         df_residual=int(residual[0]),
         p_value=float(permutation_p(f, result.permuted)[0]),
         p_analytic=float(special.fdtrc(max(df[0], 1), max(residual[0], 1), f[0])),
-        profile=profile,
-        amplitude=amplitude,
+        profile=weights - weights.mean(),
         explained=odds / (1 + odds),
         permutations=permutations,
     )

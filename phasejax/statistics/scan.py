@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scan over all periods 2..M, and the decision which of them is the period."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,25 +129,22 @@ def find_period(
 def scan_periods(
     correct: ArrayLike,
     position: ArrayLike,
-    periods: Sequence[int] | None = None,
     *,
     permutations: int = 9999,
     seed: int = 0,
-    remove_trend: bool = True,
     level: float = 0.05,
     nested_level: float = 0.01,
     nested_permutations: int = 1999,
 ) -> PeriodScan:
-    """Scans periods with a maximum statistic and names the period.
+    """Scans the periods 2..M with a maximum statistic and names the period.
+
+    Position and its square are regressed out.
 
     Args:
       correct: [D, M] scores of D documents at all M residues.
       position: [D, M] token positions of the targets; position[d, r] % M == r.
-      periods: increasing, within 2..M; all of them by default. Multiples that are not among them
-        still compete for the period found.
       permutations: B of the scan: circular shifts, independently per document.
       seed: of the permutations.
-      remove_trend: whether position and its square are regressed out.
       level: significance level of the scan.
       nested_level: level at which a multiple of a period counts as an improvement. The period
         found is too large with about this probability.
@@ -160,20 +157,16 @@ def scan_periods(
       ValueError: a table is malformed or not crossed, or an argument is out of range.
     """
     scores, where = check_trials(correct, position)
-    chosen = tuple(range(2, scores.shape[1] + 1) if periods is None else map(int, periods))
-    if not chosen or list(chosen) != sorted(set(chosen)):
-        raise ValueError(f"periods={chosen}, but they must increase and not be empty: sort them.")
-    for period in (chosen[0], chosen[-1]):
-        check_count("periods", period, 2, scores.shape[1])
+    periods = tuple(range(2, scores.shape[1] + 1))
     check_level("level", level)
     check_level("nested_level", nested_level)
     check_count("permutations", permutations, 1)
     check_count("nested_permutations", nested_permutations, int(np.ceil(1 / nested_level)) - 1)
-    nuisance = nuisance_basis(where, remove_trend)
+    nuisance = nuisance_basis(where, True)
     result = compare(
         scores,
         nuisance,
-        (phase_columns(where, period) for period in chosen),
+        (phase_columns(where, period) for period in periods),
         np.zeros_like(where),
         permutations,
         seed,
@@ -181,11 +174,11 @@ def scan_periods(
     observed = log_tail(result.observed, result.df, result.df_residual)
     permuted = log_tail(result.permuted, result.df, result.df_residual)
     largest = permuted.max(axis=1)
-    adjusted = permutation_p(observed, np.repeat(largest[:, None], len(chosen), axis=1))
+    adjusted = permutation_p(observed, np.repeat(largest[:, None], len(periods), axis=1))
     found = None
     if adjusted.min() <= level:
-        start = chosen[int(np.argmax(observed))]
-        significant = [p for p, alone in zip(chosen, adjusted, strict=True) if alone <= level]
+        start = periods[int(np.argmax(observed))]
+        significant = [p for p, alone in zip(periods, adjusted, strict=True) if alone <= level]
         found = find_period(
             scores,
             where,
@@ -197,7 +190,7 @@ def scan_periods(
             seed + 1,
         )
     return PeriodScan(
-        periods=chosen,
+        periods=periods,
         statistic=observed,
         per_period_p=permutation_p(observed, permuted),
         adjusted_p=adjusted,

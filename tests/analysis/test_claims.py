@@ -4,14 +4,16 @@
 
 import pytest
 
+from phasejax.analysis.caveats import caveats
 from phasejax.analysis.claims import (
     NOT_SHOWN,
     NOT_TESTED,
     PARTLY,
     SHOWN,
-    caveats,
     evaluate_claims,
 )
+from phasejax.analysis.claims.periods import FLAT
+from phasejax.analysis.paper import paper_runs
 from phasejax.analysis.verdicts import (
     AT_CEILING,
     NO_PERIOD,
@@ -50,7 +52,7 @@ def entry(name="w8s8", window=8, stride=8, *, differences=(), seed=0, **fields):
 
 
 def control(p_value=0.5, **fields):
-    numbers = {"worst": 0.9, "worst_high": 0.95, "gap": 0.05, "gap_low": 0.0, "gap_high": 0.1}
+    numbers = {"worst": 0.9, "worst_high": 0.95, "gap": 0.05, "gap_low": 0.0, "gap_high": 0.09}
     base = {"name": "full", "control": True, "variant": "full attention", "p_value": p_value}
     return entry(**base | numbers | {"window": None, "stride": None, "period": None} | fields)
 
@@ -72,6 +74,10 @@ def test_every_claim_copes_with_no_runs_of_its_kind():
         ([control(0.001, period=8)], NOT_SHOWN),
         ([control(0.03), control(seed=1)], SHOWN),  # 0.03 of two controls
         ([control(0.03, period=8)], NOT_SHOWN),
+        ([control(gap_high=0.1)], NOT_SHOWN),  # the interval reaches the bound
+        ([control(), entry(gap=0.09)], NOT_SHOWN),  # no flatter than a gap that has a period
+        ([control(), entry(gap=0.09, period=None)], SHOWN),
+        ([control(), control(gap_high=0.5, seed=1)], NOT_SHOWN),
         ([control(verdict=NOT_LEARNED)], NOT_SHOWN),
         ([control(), control(seed=1, verdict=NOT_LEARNED)], SHOWN),
         ([control(), control(recipe="hard", verdict=NOT_LEARNED)], PARTLY),
@@ -86,7 +92,17 @@ def test_control(controls, status):
 def test_control_states_an_upper_bound():
     text = claim("control", control()).text
     assert "gap of 5.0 points where noise alone gives 10" in text
-    assert "at most 10 points" in text
+    assert "at most 9.0 points, and must be below 10, between the gaps of the paper's" in text
+    text = claim("control", control(), entry(gap=0.09)).text
+    assert "below 9.0, the smallest gap of a run here" in text
+    assert "Not bounded so, which more documents may do: full (seed 0)" in text
+
+
+def test_the_bound_of_the_control_parts_the_papers_runs():
+    gaps = {True: [], False: []}
+    for run in paper_runs():
+        gaps[run.variant.is_control].append(run.prefix.gap)
+    assert max(gaps[True]) == 6.1 < 100 * FLAT < 18.7 == min(gaps[False])
 
 
 @pytest.mark.parametrize(
@@ -163,6 +179,12 @@ def test_seeds():
     assert claim("seeds", entry(), apart).status == SHOWN
     assert claim("seeds", entry(), entry(seed=1)).status == NOT_SHOWN
     assert claim("seeds", entry(), entry(recipe="hard")).status == NOT_TESTED
+    other = [entry("w8s8_sep0", recipe="separated", seed=seed) for seed in (0, 1)]
+    for runs in ([entry(), apart, *other], [*other, entry(), apart]):
+        found = claim("seeds", *runs)
+        assert found.status == SHOWN
+        assert "In 1 of 2 variants" in found.text
+        assert "Widest, W8/S8 (easy): gaps of 88, 50" in found.text
 
 
 def test_gates():
@@ -197,6 +219,13 @@ def test_tally_names_exceptions_among_seeds():
     assert tally(runs[:1]) == "W8/S8: period 8 (p = 0.0001)."
     assert tally(runs) == (
         "W8/S8: period 8 in 2 of 3 (p ≤ 0.002), but w8s8 (seed 2): no period (p = 0.30)."
+    )
+
+
+def test_tally_keeps_recipes_apart():
+    runs = [entry(), entry("w8s8_sep0", recipe="separated", period=None, p_value=0.3)]
+    assert tally(runs) == (
+        "W8/S8 (easy): period 8 (p = 0.0001); W8/S8 (separated): no period (p = 0.30)."
     )
 
 

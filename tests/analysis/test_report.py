@@ -8,12 +8,15 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from phasejax.analysis import plots, tables
-from phasejax.analysis.figures import save_figure, to_svg
+from phasejax.analysis.figures import ORANGE, grid, save_figure, style, to_svg
+from phasejax.analysis.hero import hero_figure
 from phasejax.analysis.report import render, slug, write_report
 from phasejax.analysis.runs import load_runs, read_run
 from phasejax.analysis.seeds import summarize_variants
+from phasejax.analysis.verdicts import AT_CEILING, NO_PERIOD
 
 MAX_FIGURE_BYTES = 60_000
 
@@ -137,6 +140,20 @@ def test_paper_numbers_stand_beside_ours(quick_summary):
     assert in_sequence["w4s4"]["paper_worst"] == "8.9"
 
 
+def test_the_papers_table_has_its_intervals():
+    rows = tables.paper_rows()
+    assert len(rows) == 26
+    assert rows[0]["prefix"] == {
+        "mean": "50.6",
+        "mean_interval": "[48.6, 52.5]",
+        "worst": "5.7",
+        "gap": "75.3",
+        "gap_interval": "[72.6, 77.9]",
+    }
+    assert rows[-1]["prefix"]["gap_interval"] == ""
+    assert rows[-1]["in_sequence"] is None
+
+
 def test_several_seeds_and_recipes_and_no_extras(quick_summary):
     summary = copy.deepcopy(quick_summary)
     first, second = summary["runs"][0], copy.deepcopy(summary["runs"][0])
@@ -149,6 +166,7 @@ def test_several_seeds_and_recipes_and_no_extras(quick_summary):
     text = " ".join("".join(page.text).split())
     assert "Between seeds" in text
     assert "seeds 0, 1, 2, recipes easy, hard" in text
+    assert "full, hard, seed 2" in text
     assert "Not evaluated in this run" in text
     assert "evaluated with different versions" in text
     assert "Wall time not recorded" in text
@@ -161,6 +179,32 @@ def test_text_of_configs_is_escaped(quick_summary):
 
 
 # Figures.
+
+
+def test_no_text_of_a_panel_is_cut_off(quick_summary):
+    entry = copy.deepcopy(quick_summary["runs"][1])
+    entry["scan"]["statistic"] = [2000.0] * len(entry["scan"]["statistic"])
+    for title in ("W8/S8, no RoPE (easy, num records 20)", "W8/S8, " + "uniform " * 8):
+        for draw in (plots.draw_scan, plots.draw_accuracy):
+            with style():
+                figure, (axes,) = grid(1, 1)
+                draw(axes, (title, [entry]))
+                canvas = FigureCanvasAgg(figure)
+                canvas.draw()
+                box = axes.get_tightbbox(canvas.get_renderer())
+            assert box.x0 >= 0
+            assert box.x1 <= figure.bbox.x1
+            assert box.y1 <= figure.bbox.y1
+
+
+def test_equal_accuracies_have_no_worst_residue(quick_summary):
+    def dots(accuracy):
+        entry = quick_summary["runs"][0] | {"accuracy": accuracy}
+        _, (axes,) = grid(1, 1)
+        plots.draw_accuracy(axes, ("full attention", [entry]))
+        return sum(line.get_color() == ORANGE for line in axes.lines)
+
+    assert (dots([1.0] * 24), dots([1.0] * 23 + [0.5])) == (0, 1)
 
 
 def test_figures_of_a_whole_summary(quick_runs, quick_summary, tmp_path):
@@ -184,14 +228,23 @@ def test_figures_of_a_whole_summary(quick_runs, quick_summary, tmp_path):
 
 def test_hero_titles_claim_only_what_was_found(quick_summary):
     def titles(summary):
-        return [axes.get_title(loc="left") for axes in plots.hero_figure(summary).axes]
+        return [axes.get_title(loc="left") for axes in hero_figure(summary).axes]
 
-    assert titles(quick_summary) == ["Recall dips once every chunk", "The period is the stride"]
+    assert titles(quick_summary) == ["Recall repeats with every chunk", "The period is the stride"]
     flat = copy.deepcopy(quick_summary)
     for entry in flat["runs"]:
         entry |= {"period": None, "verdict": "no period"}
     assert titles(flat) == ["Recall by position", "Period found, by stride"]
     assert len(titles(flat | {"runs": flat["runs"][:1]})) == 2  # nothing but a control
+
+
+def test_the_hero_of_runs_that_can_show_no_period_claims_none(quick_summary):
+    summary = copy.deepcopy(quick_summary)
+    for entry in summary["runs"]:
+        verdict = NO_PERIOD if entry["control"] else AT_CEILING
+        entry |= {"period": None, "verdict": verdict}
+    _, right = hero_figure(summary).axes
+    assert right.get_title(loc="left") == "Period found, by stride"
 
 
 def test_same_figure_same_bytes(quick_summary):

@@ -84,6 +84,20 @@ def test_a_broken_file_is_named(broken, caplog, file, content, message):
     assert file.split("/")[-1] in caplog.text
 
 
+def test_a_truncated_result_names_the_command_that_makes_it_again(broken):
+    table = broken / "results/in_sequence.csv"
+    table.write_text(table.read_text()[:-20])
+    with pytest.raises(ValueError, match="cut off") as caught:
+        read_run(broken)
+    assert f"python -m scripts.evaluate --workdir={broken}" in str(caught.value)
+    for path in (broken / "results").glob("prefix.*"):
+        path.unlink()
+    with pytest.raises(
+        ValueError, match=f"'prefix': python -m scripts.evaluate --workdir={broken}"
+    ):
+        read_run(broken)
+
+
 def test_a_missing_half_of_a_result_is_an_error(broken):
     (broken / "results/in_sequence.csv").unlink()
     with pytest.raises(ValueError, match="in_sequence.csv is missing: run the evaluation"):
@@ -98,7 +112,9 @@ def test_rows_that_are_not_crossed_are_an_error(broken):
     result = read_result(broken / "results", "prefix")
     rows = {name: column[1:] for name, column in result.rows.items()}
     write_result(broken / "results", "prefix", rows, result.meta)
-    with pytest.raises(ValueError, match="prefix.csv: rows are not crossed"):
+    with pytest.raises(
+        ValueError, match=r"rows are not crossed.*\(prefix: python -m scripts.evaluate"
+    ):
         load_runs(broken.parent)
 
 
@@ -117,6 +133,20 @@ def test_a_run_without_metrics_or_in_training_is_no_error(broken):
     runs = load_runs(broken.parent)
     assert [run.name for run in runs] == ["full", "w8s8"]
     assert runs[1].metrics == []
+
+
+def test_runs_of_a_recipe_with_other_settings_are_told_apart(tmp_path):
+    make_run(tmp_path, "w8s8", documents=2)
+    make_run(tmp_path, "full", documents=2, width=128, eval_documents=2)
+    make_run(tmp_path, "w4s4", documents=2, width=64, keep_checkpoints=1)
+    make_run(tmp_path, "w2s2", documents=2, width=128, recipe="hard")
+    runs = {run.name: run.recipe for run in load_runs(tmp_path)}
+    assert runs == {
+        "full": "easy, width 128",
+        "w4s4": "easy, width 64",
+        "w8s8": "easy",
+        "w2s2": "hard",
+    }
 
 
 def test_a_directory_that_does_not_exist_is_an_error(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from phasejax.analysis import plots, tables
 from phasejax.analysis.claims import SHOWN
 from phasejax.analysis.figures import grid
+from phasejax.analysis.hero import hero_figure
 from phasejax.analysis.runs import read_run
 from phasejax.analysis.summary import summarize_run
 from phasejax.analysis.verdicts import NOT_LEARNED
@@ -93,7 +94,7 @@ def test_no_dip_is_announced_where_the_control_dips_too(quick_summary):
     for run in summary["runs"]:
         if run["control"]:
             run["period"] = 8
-    left, _ = plots.hero_figure(summary).axes
+    left, _ = hero_figure(summary).axes
     assert left.get_title(loc="left") == "Recall by position"
 
 

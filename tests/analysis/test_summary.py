@@ -1,5 +1,6 @@
 # Copyright 2026 The phasejax Authors
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
 import json
 import math
 
@@ -146,8 +147,12 @@ def test_no_runs_and_doubles_are_refused(quick_runs, tmp_path):
         summarize([])
     run = read_run(quick_runs / "w4s4-0")
     other = read_run(make_run(tmp_path, "w4s4", documents=2))
-    with pytest.raises(ValueError, match="both hold w4s4 with seed 0"):
+    message = "w4s4-0 both hold W4/S4 with recipe easy and seed 0"
+    with pytest.raises(ValueError, match=message):
         summarize([run, other])
+    renamed = dataclasses.replace(other, name="another", config=other.config | {"name": "another"})
+    with pytest.raises(ValueError, match=message):
+        summarize([run, renamed])
 
 
 def test_a_run_without_in_sequence_padding(tmp_path):

@@ -157,12 +157,8 @@ def test_statistic_is_the_tail_of_the_known_period_test() -> None:
     np.testing.assert_array_equal(again.adjusted_p, result.adjusted_p)
 
 
-def test_eight_residues_and_chosen_periods() -> None:
+def test_eight_residues() -> None:
     assert scan(cosine(4, 0.1), 300, 0, residues=8).period == 4
-    position = draw_positions(300, 24, 0)
-    correct = draw_correct(position, cosine(8, 0.1), 1)
-    result = scan_periods(correct, position, [4, 8, 16], permutations=99)
-    assert (result.periods, result.period) == ((4, 8, 16), 8)
 
 
 @pytest.mark.filterwarnings("error")
@@ -182,9 +178,6 @@ def test_one_dead_residue_without_noise() -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"periods": [8, 4]}, r"periods=\(8, 4\)"),
-        ({"periods": []}, "must increase"),
-        ({"periods": [2, 30]}, "periods=30"),
         ({"nested_level": 0.001, "nested_permutations": 99}, "nested_permutations=99"),
         ({"level": 5.0}, "level=5"),
     ],
