@@ -3,9 +3,8 @@
 """One jitted training step: accumulated microbatches, clipping, AdamW.
 
 Gradients are the mean over the batch, summed over microbatches small enough for the caches; on a
-CPU
-that is nearly twice as fast as one large batch. The learning rate is an argument, so that a stage
-may end when the model is ready and not when a schedule says so.
+CPU that is nearly twice as fast as one large batch. The learning rate is an argument, so that a
+stage may end when the model is ready and not when a schedule says so.
 """
 
 import dataclasses
@@ -16,9 +15,8 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from phasejax.models.build import Params
 from phasejax.typing import Array, Float, Int
-
-Params = nnx.State
 
 
 @jax.tree_util.register_dataclass

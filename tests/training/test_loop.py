@@ -83,7 +83,7 @@ def copy_of_stopped(stopped, tmp_path):
 
 
 def steps_of(workdir: Path) -> list[int]:
-    return sorted(int(p.name) for p in (workdir / CHECKPOINTS).iterdir() if p.name.isdigit())
+    return sorted(int(p.name) for p in (workdir / CHECKPOINTS).glob("*") if p.name.isdigit())
 
 
 def damage(workdir: Path, step: int) -> None:

@@ -76,6 +76,6 @@ def test_no_metrics_yet(tmp_path):
 def test_a_broken_line_among_metrics_is_said_and_nothing_is_dropped(tmp_path):
     text = '{"step": 4}\n{"st\n{"step": 12}\n'
     (tmp_path / METRICS_FILE).write_text(text)
-    with pytest.raises(ValueError, match=rf"{METRICS_FILE}:2 is not JSON"):
+    with pytest.raises(ValueError, match=rf"{METRICS_FILE}:2 is not a row of metrics"):
         MetricsLog(tmp_path, resume_step=12)
     assert (tmp_path / METRICS_FILE).read_text() == text
