@@ -62,9 +62,9 @@ class CheckpointStore:
         for path in self.directory.glob(f"*{UNFINISHED}*"):  # of a process that was killed
             shutil.rmtree(path)
         description = sealed({"owner": dict(owner or {}), "leaves": tree_digests(tree)})
-        write_atomic(self._description(step), description)
         folder = str(self.directory / str(step))
         try:
+            write_atomic(self._description(step), description)
             ocp.save(folder, tree, checkpointable_name=NAME, overwrite=True)
         except Exception as error:  # a full disk is a ValueError of TensorStore
             raise OSError(

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training metrics as JSON lines: one object for every look at the run."""
 
+import errno
 import json
 import logging
 import math
@@ -54,22 +55,30 @@ class MetricsLog:
 
     def __init__(self, workdir: str | os.PathLike, *, resume_step: int):
         kept = [row for row in read_metrics(workdir) if row["step"] <= resume_step]
-        path = Path(workdir) / METRICS_FILE
+        self._path = path = Path(workdir) / METRICS_FILE
         last = kept[-1]["step"] if kept else 0
         if last < resume_step:
             logger.warning(
                 "%s: rows of steps %d to %d are lost; the run goes on", path, last + 1, resume_step
             )
         write_atomic(path, "".join(json.dumps(row) + "\n" for row in kept))
-        self._file = path.open("a")
+        self._file = path.open("ab", buffering=0)
 
     def write(self, row: dict[str, Any]) -> None:
-        """Appends one row, on disk at return; numbers that are not finite become null."""
+        """Appends one row, on disk at return; numbers that are not finite become null.
+
+        Raises:
+            OSError: naming the file, if the disk is full.
+        """
         finite = {
             k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in row.items()
         }
-        self._file.write(json.dumps(finite) + "\n")
-        self._file.flush()
+        line = json.dumps(finite).encode() + b"\n"
+        try:
+            if self._file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def close(self) -> None:
         """Closes the file."""

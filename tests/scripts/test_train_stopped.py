@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from phasejax.training.metrics import read_metrics
+from phasejax.training.metrics import METRICS_FILE, read_metrics
 
 ROOT = Path(__file__).parents[2]
 TINY = {
@@ -97,7 +97,7 @@ def test_a_second_signal_ends_at_once(train, tmp_path):
 def test_a_disk_that_takes_no_more_is_one_line(train, limit):
     # The largest size of a file is lowered; a full disk fails in the same places.
     action = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
-    parts = ["Checkpoint 20 could not be written", "make room"] if limit > 1 else []
+    parts = ["Checkpoint 20 could not be written", "make room"] if limit > 1 else [METRICS_FILE]
     assert_one_line_error(train(action, checkpoint_every=20), os.strerror(errno.EFBIG), *parts)
 
 
