@@ -20,7 +20,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     """The row of a line, or None if the line is damaged."""
     try:
         row = json.loads(line.decode())
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 

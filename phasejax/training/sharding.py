@@ -18,8 +18,9 @@ class ShardingRules:
         accumulation: microbatches, computed one after the other.
         batch: prompts of a microbatch.
         tokens: positions of a prompt.
-        parameters: the longest axis of each parameter and of what the optimizer keeps of it, if
-            the mesh axis divides it; "data" leaves every device its share instead of a copy.
+        parameters: the longest axis of each parameter, and of what the optimizer keeps, that the
+            mesh axis divides; "data" leaves every device its share of both instead of a copy. The
+            gradients of a step are whole on every device all the same.
     """
 
     accumulation: str | None = None

@@ -210,10 +210,10 @@ def test_an_empty_log_is_no_damage(tmp_path, caplog):
 def test_a_full_disk_names_the_file(tmp_path):
     log = MetricsLog(tmp_path, resume_step=0)
     log.close()
-    log._file = Path("/dev/full").open("ab", buffering=0)
-    with pytest.raises(OSError, match=rf"No space left on device: .*{METRICS_FILE}"):
+    full = Path("/dev/full").open("ab", buffering=0)  # noqa: SIM115
+    log._file = full
+    with full, pytest.raises(OSError, match=rf"No space left on device: .*{METRICS_FILE}"):
         log.write({"step": 4})
-    log.close()
 
 
 def test_no_metrics_yet(tmp_path):
