@@ -17,7 +17,7 @@ from flax import nnx
 from phasejax.checkpoints.store import CheckpointStore
 from phasejax.evals.gates import save_gates
 from phasejax.evals.results import COLUMNS, write_result
-from phasejax.models.build import compiler_options, model_structure
+from phasejax.models.build import Params, compiler_options, model_structure
 from phasejax.tasks.crossed import CrossedDesign, crossed_design, moments
 from phasejax.tasks.record_lookup import PADDINGS
 from phasejax.training.config import RunConfig
@@ -30,7 +30,7 @@ Scorer = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 Report = Callable[[str, int, int], None]
 
 
-def make_scorer(config: RunConfig, params: nnx.State, batch: int) -> Scorer:
+def make_scorer(config: RunConfig, params: Params, batch: int) -> Scorer:
     """A function (tokens [b, T], answers [b]) -> (predictions [b], losses [b]) for any b <= batch.
 
     One shape is compiled; shorter batches are filled up and cut.
@@ -40,7 +40,7 @@ def make_scorer(config: RunConfig, params: nnx.State, batch: int) -> Scorer:
 
     @functools.partial(jax.jit, compiler_options=compiler_options(1))
     def forward(
-        params: nnx.State, tokens: jax.Array, answers: jax.Array
+        params: Params, tokens: jax.Array, answers: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         logits = nnx.merge(graph, params)(tokens, output_positions=query)[:, 0].astype(jnp.float32)
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, answers)
@@ -101,7 +101,7 @@ def score_design(
     return {name: np.concatenate(columns) for name, columns in parts.items()}
 
 
-def load_trained(workdir: str | os.PathLike) -> tuple[RunConfig, nnx.State, Position]:
+def load_trained(workdir: str | os.PathLike) -> tuple[RunConfig, Params, Position]:
     """A run's configuration and its newest readable parameters.
 
     Raises:
@@ -109,10 +109,7 @@ def load_trained(workdir: str | os.PathLike) -> tuple[RunConfig, nnx.State, Posi
     """
     config = read_config(workdir)
     store = CheckpointStore(Path(workdir) / CHECKPOINTS, keep=config.train.keep_checkpoints)
-    try:
-        state, position = restore(config, workdir, store)
-    finally:
-        store.close()
+    state, position = restore(config, workdir, store)
     if not is_finished(config, position):
         raise ValueError(
             f"The run in {workdir} stands at step {position.step}, before its end: train it with"
@@ -122,7 +119,7 @@ def load_trained(workdir: str | os.PathLike) -> tuple[RunConfig, nnx.State, Posi
 
 
 def capture_gates(
-    config: RunConfig, params: nnx.State, tokens: np.ndarray
+    config: RunConfig, params: Params, tokens: np.ndarray
 ) -> dict[int, dict[str, np.ndarray]]:
     """Gate weights for prompts [B, T]: layer -> branch -> float32 [windows, W, K, C]."""
     model = nnx.merge(model_structure(config.model), params)

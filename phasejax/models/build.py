@@ -3,6 +3,8 @@
 """From a configuration to a model's structure and parameters."""
 
 import functools
+from collections.abc import Hashable
+from typing import Any
 
 import jax
 from flax import nnx
@@ -10,6 +12,9 @@ from flax import nnx
 from phasejax._compat import jax_version
 from phasejax.models.config import ModelConfig
 from phasejax.models.qwen3 import Qwen3
+
+# Without arguments, the hint would be that of Flax's own type variables, which is deprecated.
+Params = nnx.State[Hashable, Any]
 
 
 def compiler_options(level: int) -> dict[str, int | bool] | None:
@@ -36,17 +41,17 @@ def model_structure(config: ModelConfig) -> nnx.GraphDef:
     return graph
 
 
-def _fresh_params(config: ModelConfig, seed: int) -> nnx.State:
+def _fresh_params(config: ModelConfig, seed: int) -> Params:
     key = jax.random.key(seed, impl="rbg")  # compiles in half the time of the default generator
     return nnx.state(Qwen3(config, rngs=nnx.Rngs(params=key)), nnx.Param)
 
 
-def init_params(config: ModelConfig, seed: int) -> nnx.State:
+def init_params(config: ModelConfig, seed: int) -> Params:
     """Fresh parameters, a pure function of the configuration and the seed."""
     fresh = functools.partial(_fresh_params, config, seed)
     return jax.jit(fresh, compiler_options=compiler_options(0))()
 
 
-def abstract_params(config: ModelConfig) -> nnx.State:
+def abstract_params(config: ModelConfig) -> Params:
     """Shapes and dtypes of the parameters; nothing is allocated or compiled."""
     return jax.eval_shape(functools.partial(_fresh_params, config, 0))

@@ -6,6 +6,7 @@ The same call again continues where the last one stopped, bit for bit: prompts a
 (seed, step), and checkpoints fall on steps where nothing else is pending.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -21,10 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
 from phasejax.checkpoints.store import CheckpointStore
 from phasejax.models.build import (
+    Params,
     abstract_params,
     compiler_options,
     init_params,
@@ -36,10 +38,14 @@ from phasejax.training.curriculum import Position, advance, is_finished, learnin
 from phasejax.training.metrics import MetricsLog
 from phasejax.training.sharding import ShardingRules, data_mesh
 from phasejax.training.step import TrainState, make_optimizer, start_state, train_step
-from phasejax.training.workdir import claim_workdir
+from phasejax.training.workdir import (
+    CHECKPOINTS,
+    STARTED,
+    check_same_run,
+    claim_workdir,
+    locked,
+)
 
-CHECKPOINTS = "checkpoints"
-STARTED = "checkpointed"  # a file that says that checkpoints were written
 Report = Callable[[dict[str, Any]], None]
 
 
@@ -58,7 +64,7 @@ class Trained:
         finished: False if it was asked to stop early.
     """
 
-    params: nnx.State
+    params: Params
     graph: nnx.GraphDef
     position: Position
     finished: bool
@@ -91,20 +97,34 @@ def _checkpoint_tree(state: TrainState, position: Position) -> dict[str, Any]:
     }
 
 
+def _on_one_device(_: Any) -> Sharding:
+    return SingleDeviceSharding(jax.devices()[0])
+
+
 def restore(
-    config: RunConfig, workdir: str | os.PathLike, store: CheckpointStore
+    config: RunConfig,
+    workdir: str | os.PathLike,
+    store: CheckpointStore,
+    place: Callable[[Any], Sharding] = _on_one_device,
 ) -> tuple[TrainState, Position]:
     """The newest readable checkpoint, or a fresh state if the run has none.
 
+    Args:
+        config: the run.
+        workdir: its folder.
+        store: its checkpoints, from whatever mesh.
+        place: sharding of a leaf, given its shape and dtype.
+
     Raises:
-        ValueError: if checkpoints were written and none can be read.
+        ValueError: if checkpoints were written and none can be read, or one is of another run.
     """
+    for step, owner in store.owners().items():
+        check_same_run(owner, config, f"Checkpoint {step} in {store.directory} is")
     begin = functools.partial(start_state, optimizer=make_run_optimizer(config))
     like = jax.eval_shape(begin, abstract_params(config.model))
     shapes = jax.eval_shape(lambda: _checkpoint_tree(like, Position()))
-    device = SingleDeviceSharding(jax.devices()[0])  # a checkpoint may come from another mesh
     found = store.restore(
-        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), shapes)
+        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place(x)), shapes)
     )
     if found is None:
         if (Path(workdir) / STARTED).exists():
@@ -112,7 +132,8 @@ def restore(
                 f"The run in {workdir} had checkpoints, and none is left in {store.directory}:"
                 " restore them, or delete the workdir to train from scratch."
             )
-        return initial_state(config), Position()
+        fresh = initial_state(config)
+        return jax.device_put(fresh, jax.tree.map(place, fresh)), Position()
     _, tree = found
     nnx.replace_by_pure_dict(like.params, tree["params"])
     position = Position(**{name: int(value) for name, value in tree["position"].items()})
@@ -166,63 +187,71 @@ def train(
     Args:
         config: the run.
         workdir: its folder: config.json, metrics.jsonl, checkpoints/.
-        rules: logical axes to mesh axes.
+        rules: logical axes to mesh axes; by default prompts are divided over the devices and
+            parameters copied to each.
         report: called with every logged row.
         stop: when set, training checkpoints at the next look and returns unfinished.
 
     Raises:
-        ValueError: if workdir holds another run, or its checkpoints cannot be read.
+        ValueError: if workdir is no folder, is in use by another process or holds another run, or
+            if its checkpoints cannot be read.
         TrainingDiverged: at the first loss, accuracy or gradient norm that is not finite.
+        OSError: if the disk is full, or workdir may not be written.
     """
-    claim_workdir(workdir, config)
-    rules = rules or ShardingRules()
-    every = config.train.check_every
     stages = range(len(config.train.stages) + 1)
     lengths = [task_at(config, stage).prompt_length for stage in stages]
     mesh = data_mesh(math.gcd(*map(config.train.microbatch, lengths)))
+    with locked(workdir), jax.set_mesh(mesh):
+        claim_workdir(workdir, config)
+        return _train(config, Path(workdir), mesh, rules or ShardingRules(), report, stop)
+
+
+def _train(
+    config: RunConfig,
+    workdir: Path,
+    mesh: Mesh,
+    rules: ShardingRules,
+    report: Report | None,
+    stop: threading.Event | None,
+) -> Trained:
+    store = CheckpointStore(workdir / CHECKPOINTS, keep=config.train.keep_checkpoints)
+    state, position = restore(config, workdir, store, functools.partial(rules.parameter, mesh))
+    graph = model_structure(config.model)
+    step_fn = jax.jit(
+        functools.partial(train_step, graph=graph, optimizer=make_run_optimizer(config)),
+        donate_argnums=0,
+        out_shardings=(jax.tree.map(lambda x: x.sharding, state), None),
+        compiler_options=compiler_options(1),
+    )
     batch_sharding = rules.sharding(mesh, "accumulation", "batch", "tokens")
-    store = CheckpointStore(Path(workdir) / CHECKPOINTS, keep=config.train.keep_checkpoints)
-    log = None
-    try:
-        with jax.set_mesh(mesh):
-            state, position = restore(config, workdir, store)
-            state = jax.device_put(state, rules.sharding(mesh))
-            graph = model_structure(config.model)
-            step_fn = jax.jit(
-                functools.partial(train_step, graph=graph, optimizer=make_run_optimizer(config)),
-                donate_argnums=0,
-                compiler_options=compiler_options(1),
-            )
-            log = MetricsLog(workdir, resume_step=position.step)
-            while not is_finished(config, position):
-                began = time.perf_counter()
-                state, pending = _take_steps(config, state, position, step_fn, batch_sharding)
-                last = position.after(every - 1)
-                position = position.after(every)
-                rows = [{k: float(v) for k, v in row.items()} for row in jax.device_get(pending)]
-                _check_finite(rows, position.step)
-                means = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
-                row = {
-                    "step": position.step,
-                    "stage": position.stage,
-                    "stage_step": position.stage_step,
-                    **means,
-                    "learning_rate": learning_rate(config, last),
-                    "seconds": time.perf_counter() - began,
-                }
-                log.write(row)
-                position = advance(config, position, means["accuracy"])
-                if report is not None:
-                    report(row)
-                stopping = stop is not None and stop.is_set()
-                due = position.step % config.train.checkpoint_every == 0
-                if due or stopping or is_finished(config, position):
-                    store.save(position.step, _checkpoint_tree(state, position))
-                    (Path(workdir) / STARTED).touch()
-                if stopping:
-                    break
-            return Trained(state.params, graph, position, is_finished(config, position))
-    finally:
-        store.close()
-        if log is not None:
-            log.close()
+    every = config.train.check_every
+    with contextlib.closing(MetricsLog(workdir, resume_step=position.step)) as log:
+        while not is_finished(config, position):
+            began = time.perf_counter()
+            state, pending = _take_steps(config, state, position, step_fn, batch_sharding)
+            last = position.after(every - 1)
+            position = position.after(every)
+            rows = [{k: float(v) for k, v in row.items()} for row in jax.device_get(pending)]
+            _check_finite(rows, position.step)
+            means = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+            row = {
+                "step": position.step,
+                "stage": position.stage,
+                "stage_step": position.stage_step,
+                **means,
+                "learning_rate": learning_rate(config, last),
+                "seconds": time.perf_counter() - began,
+            }
+            log.write(row)
+            position = advance(config, position, means["accuracy"])
+            if report is not None:
+                report(row)
+            stopping = stop is not None and stop.is_set()
+            due = position.step % config.train.checkpoint_every == 0
+            if due or stopping or is_finished(config, position):
+                tree = _checkpoint_tree(state, position)
+                store.save(position.step, tree, owner=config.flat())
+                (workdir / STARTED).touch()
+            if stopping:
+                break
+    return Trained(state.params, graph, position, is_finished(config, position))

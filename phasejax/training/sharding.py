@@ -4,6 +4,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -17,7 +18,9 @@ class ShardingRules:
         accumulation: microbatches, computed one after the other.
         batch: prompts of a microbatch.
         tokens: positions of a prompt.
-        parameters: every parameter axis.
+        parameters: the longest axis of each parameter, and of what the optimizer keeps, that the
+            mesh axis divides; "data" leaves every device its share of both instead of a copy. The
+            gradients of a step are whole on every device all the same.
     """
 
     accumulation: str | None = None
@@ -37,6 +40,16 @@ class ShardingRules:
             raise ValueError(
                 f"axes {logical} map to mesh axes {axes}: a mesh axis can shard only one of them."
             )
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    def parameter(self, mesh: Mesh, leaf: Any) -> NamedSharding:
+        """Sharding of a parameter, given anything with its shape; replicated if nothing divides."""
+        axes: list[str | None] = [None] * len(leaf.shape)
+        if self.parameters is not None:
+            count = mesh.shape[self.parameters]
+            fitting = [i for i, size in enumerate(leaf.shape) if size and size % count == 0]
+            if fitting:
+                axes[max(fitting, key=lambda i: leaf.shape[i])] = self.parameters
         return NamedSharding(mesh, PartitionSpec(*axes))
 
 

@@ -3,9 +3,8 @@
 """One jitted training step: accumulated microbatches, clipping, AdamW.
 
 Gradients are the mean over the batch, summed over microbatches small enough for the caches; on a
-CPU
-that is nearly twice as fast as one large batch. The learning rate is an argument, so that a stage
-may end when the model is ready and not when a schedule says so.
+CPU that is nearly twice as fast as one large batch. The learning rate is an argument, so that a
+stage may end when the model is ready and not when a schedule says so.
 """
 
 import dataclasses
@@ -19,9 +18,8 @@ import optax
 from flax import nnx
 from jax.flatten_util import ravel_pytree
 
+from phasejax.models.build import Params
 from phasejax.typing import Array, Float, Int
-
-Params = nnx.State
 
 
 @jax.tree_util.register_dataclass

@@ -2,8 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run from its start to its end, however often it is stopped."""
 
+import json
 import logging
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -15,6 +20,8 @@ from phasejax.training.config import RunConfig
 from phasejax.training.curriculum import Position
 from phasejax.training.loop import CHECKPOINTS, STARTED, TrainingDiverged, train
 from phasejax.training.metrics import read_metrics
+from phasejax.training.sharding import ShardingRules
+from phasejax.training.workdir import CONFIG_FILE
 
 pytestmark = pytest.mark.usefixtures("kept_programs")
 
@@ -83,7 +90,7 @@ def copy_of_stopped(stopped, tmp_path):
 
 
 def steps_of(workdir: Path) -> list[int]:
-    return sorted(int(p.name) for p in (workdir / CHECKPOINTS).iterdir() if p.name.isdigit())
+    return sorted(int(p.name) for p in (workdir / CHECKPOINTS).glob("*") if p.name.isdigit())
 
 
 def damage(workdir: Path, step: int) -> None:
@@ -185,6 +192,87 @@ def test_another_config_does_not_touch_the_run(config, tiny, copy_of_stopped):
     assert files() == before
 
 
+def test_a_folder_takes_one_run_at_a_time(config, tmp_path):
+    said = []
+
+    def report(row):
+        with pytest.raises(
+            ValueError, match=r"is in use by process \d+: wait for its end"
+        ) as error:
+            train(config, tmp_path)
+        said.append(str(error.value))
+        raise Killed
+
+    with pytest.raises(Killed):
+        train(config, tmp_path, report=report)
+    assert f"workdir='{tmp_path}'" in said[0]
+    assert f"process {os.getpid()}" in said[0]
+
+
+def test_a_config_put_beside_the_checkpoints_of_another_is_refused(config, tiny, copy_of_stopped):
+    other = tiny(advance_accuracy=1.1, learning_rate=0.01)  # the arrays have the same shapes
+    (copy_of_stopped / CONFIG_FILE).write_text(json.dumps(other.flat()))
+    before = read_metrics(copy_of_stopped)
+    with pytest.raises(
+        ValueError, match=r"Checkpoint 20 in .* is of another config \(learning_rate: 0\.02 there"
+    ):
+        train(other, copy_of_stopped)
+    assert read_metrics(copy_of_stopped) == before
+
+
+def test_checkpoints_without_a_config_are_not_adopted(config, copy_of_stopped):
+    (copy_of_stopped / CONFIG_FILE).unlink()
+    with pytest.raises(ValueError, match=r"holds checkpoints, .*config\.json, .*is missing"):
+        train(config, copy_of_stopped)
+    assert not (copy_of_stopped / CONFIG_FILE).exists()
+
+
+def test_a_run_stopped_before_a_damaged_checkpoint_keeps_its_own(config, tmp_path, straight):
+    run = Path(shutil.copytree(straight[1], tmp_path / "run"))
+    damage(run, 32)
+    assert train(config, run, **stop_at(28)).position.step == 28
+    assert steps_of(run) == [24, 28]
+    reported = []
+    assert_same_run(train(config, run, report=reported.append), run, straight)
+    assert [row["step"] for row in reported] == [32]
+
+
+KILLED_WHILE_SAVING = """
+import json, os, signal, sys
+from phasejax.training.config import RunConfig
+from phasejax.training.loop import train
+workdir, config = sys.argv[1:]
+rename = os.rename
+def die(source, target, **how):
+    if ".orbax-checkpoint-tmp" in str(source) and str(target).endswith("/16"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(source, target, **how)
+os.rename = die  # Orbax commits by renaming a folder that is written in full
+train(RunConfig.from_flat(json.loads(config)), workdir)
+"""
+
+
+def test_a_run_killed_while_it_saves_goes_on_from_the_last_whole_one(config, tmp_path, straight):
+    # The programs that this process compiled are found again, so that the child is quick.
+    compiled = {"JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir}
+    found = subprocess.run(
+        [sys.executable, "-c", KILLED_WHILE_SAVING, tmp_path, json.dumps(config.flat())],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | compiled,
+        timeout=300,
+    )
+    assert found.returncode == -signal.SIGKILL
+    assert steps_of(tmp_path) == [8]
+    left = [path.name for path in (tmp_path / CHECKPOINTS).glob("*tmp*")]
+    assert left, "killed too late or too soon"
+    assert read_metrics(tmp_path)[-1]["step"] == 16
+    reported = []
+    resumed = train(config, tmp_path, report=reported.append)
+    assert [row["step"] for row in reported] == list(range(12, 33, 4))
+    assert_same_run(resumed, tmp_path, straight)
+    assert not list((tmp_path / CHECKPOINTS).glob("*tmp*"))
+
+
 def test_the_first_number_that_is_not_finite_ends_the_run(tiny, tmp_path):
     # After one update the parameters are infinite; the loss of the next step is not a number.
     config = tiny(learning_rate=1e38, warmup_steps=1)
@@ -204,8 +292,26 @@ def test_a_stage_whose_bar_is_passed_ends_early(tiny, tmp_path):
 
 @pytest.mark.slow
 def test_eight_devices_give_the_run_of_one(config, tiny, straight, tmp_path):
+    """Copied to every device or divided over them, parameters take the same way."""
     many = tiny(advance_accuracy=1.1, microbatch_tokens=8 * 23)
-    train(many, tmp_path)
-    for row, wanted in zip(*map(rows_without_seconds, (tmp_path, straight[1])), strict=True):
-        assert row["loss"] == pytest.approx(wanted["loss"], rel=1e-3)
-        assert row["step"] == wanted["step"]
+    rules = {"copied": ShardingRules(), "divided": ShardingRules(parameters="data")}
+    for name, how in rules.items():
+        found = train(many, tmp_path / name, rules=how)
+        leaves = jax.tree.leaves(found.params)
+        assert all(len(x.sharding.device_set) == 8 for x in leaves)
+        assert all(x.is_fully_replicated for x in leaves) == (name == "copied")
+        rows = map(rows_without_seconds, (tmp_path / name, straight[1]))
+        for row, wanted in zip(*rows, strict=True):
+            assert row["loss"] == pytest.approx(wanted["loss"], rel=1e-3)
+            assert row["step"] == wanted["step"]
+
+
+@pytest.mark.slow
+def test_divided_parameters_are_resumed_bit_for_bit(tiny, tmp_path):
+    config = tiny(advance_accuracy=1.1, microbatch_tokens=8 * 23)
+    rules = ShardingRules(parameters="data")
+    straight = train(config, tmp_path / "straight", rules=rules), tmp_path / "straight"
+    train(config, tmp_path / "run", rules=rules, **stop_at(20))
+    assert_same_run(train(config, tmp_path / "run", rules=rules), tmp_path / "run", straight)
+    # Another placement reads the same checkpoint.
+    assert train(config, tmp_path / "run").finished

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.flatten_util import ravel_pytree
+from jax.sharding import PartitionSpec
 
 from phasejax.models.build import model_structure
 from phasejax.tasks.record_lookup import training_batch
@@ -22,20 +23,24 @@ from phasejax.training.step import answer_loss, make_optimizer, train_step
 def steps(tiny):
     """Two steps on one batch: at once, by microbatches, and on eight devices."""
     config = tiny()
-    graph, rules = model_structure(config.model), ShardingRules()
+    graph = model_structure(config.model)
     step = functools.partial(train_step, graph=graph, optimizer=make_run_optimizer(config))
     state = initial_state(config)
     prompts = training_batch(config.task, 8, 0, 0)
     queries = jnp.asarray(config.task.query_positions)
 
-    def run(mesh, microbatch):
+    def run(mesh, microbatch, rules=ShardingRules()):  # noqa: B008
         sharding = rules.sharding(mesh, "accumulation", "batch", "tokens")
         batch = [
             jax.device_put(x.reshape(-1, microbatch, x.shape[1]), sharding)
             for x in (prompts.tokens, prompts.answers)
         ]
         with jax.set_mesh(mesh):
-            now, compiled = jax.device_put(state, rules.sharding(mesh)), jax.jit(step)
+            places = jax.tree.map(functools.partial(rules.parameter, mesh), state)
+            now, compiled = (
+                jax.device_put(state, places),
+                jax.jit(step, out_shardings=(places, None)),
+            )
             found = []
             for _ in range(2):
                 now, metrics = compiled(now, *batch, queries, jnp.float32(0.01))
@@ -46,6 +51,7 @@ def steps(tiny):
         "one batch": run(data_mesh(1), 8),
         "microbatches": run(data_mesh(1), 2),
         "eight devices": run(data_mesh(8), 8),
+        "divided parameters": run(data_mesh(8), 8, ShardingRules(parameters="data")),
     }
     return config, graph, state, prompts, results
 
@@ -57,7 +63,7 @@ def test_the_tests_run_on_eight_devices():
     assert data_mesh(3).size == 1
 
 
-@pytest.mark.parametrize("way", ["microbatches", "eight devices"])
+@pytest.mark.parametrize("way", ["microbatches", "eight devices", "divided parameters"])
 def test_how_a_batch_is_computed_does_not_matter(steps, way):
     *_, results = steps
     for (state, metrics), (wanted_state, wanted) in zip(
@@ -133,3 +139,18 @@ def test_two_logical_axes_on_one_mesh_axis_are_refused():
     with pytest.raises(ValueError, match="a mesh axis can shard only one of them"):
         ShardingRules(tokens="data").sharding(data_mesh(8), "batch", "tokens")
     assert ShardingRules().sharding(data_mesh(8)).is_fully_replicated
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec"),
+    [
+        ((16, 64), (None, "data")), ((64, 16), ("data", None)), ((12, 8), (None, "data")),
+        ((7, 9), (None, None)), ((), ()), ((8,), ("data",)), ((0,), (None,)),
+    ],
+)  # fmt: skip
+def test_parameters_are_divided_along_their_longest_axis_that_fits(shape, spec):
+    leaf = jax.ShapeDtypeStruct(shape, jnp.float32)
+    divided = ShardingRules(parameters="data").parameter(data_mesh(8), leaf)
+    assert divided.spec == PartitionSpec(*spec)
+    assert ShardingRules().parameter(data_mesh(8), leaf).is_fully_replicated
+    assert ShardingRules(parameters="data").parameter(data_mesh(1), leaf).is_fully_replicated
