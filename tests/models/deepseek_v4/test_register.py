@@ -3,8 +3,7 @@
 """One test for each documented fault of public DeepSeek-V4 code that can be had here.
 
 The numbers are those of the project's register of such faults; `plant_faults.py` beside this puts
-most of them in and sees the test go red. Streams are compared with one call over the whole
-sequence: 1e-5 of the largest logit, and the same argmax.
+them in and sees the test go red.
 """
 
 import dataclasses
@@ -16,31 +15,25 @@ import pytest
 from flax import nnx
 
 from phasejax.models.deepseek_v4.attention import Attention, Shared
-from phasejax.models.deepseek_v4.cache import Cache
 from phasejax.models.deepseek_v4.compressor import WindowCompressor
 from phasejax.models.deepseek_v4.hyper_connections import merge
 from phasejax.models.deepseek_v4.indexer import choose, visible_entries
 from phasejax.models.deepseek_v4.moe import sqrt_softplus
 from phasejax.models.deepseek_v4.presets import preset
 from phasejax.models.deepseek_v4.quantization import hadamard, round_entry
-from tests.golden import fill, filled
-
-# A CSA layer and an HCA layer; far fewer entries are read than are visible.
-CONFIG = dataclasses.replace(
-    preset("deepseek_v4_tiny"), num_layers=2, compress_ratios=(4, 128), streams=2
+from tests.golden import filled
+from tests.models.deepseek_v4.streams import (
+    CONFIG,
+    TOKENS,
+    V41,
+    WIDTH,
+    assert_close,
+    feed,
+    feed_cuts,
+    new_cache,
+    step,
+    whole,
 )
-LENGTH, WIDTH = 140, 12
-TOKENS = np.concatenate([fill.tokens(LENGTH, 64), fill.tokens(2 * LENGTH, 64)[:, LENGTH:]])
-
-
-@nnx.jit
-def whole(model, tokens):
-    return model(tokens)
-
-
-@nnx.jit
-def step(model, tokens, cache, lengths):
-    return model(tokens, cache=cache, lengths=lengths)
 
 
 @pytest.fixture(scope="module")
@@ -51,38 +44,6 @@ def model():
 @pytest.fixture(scope="module")
 def wanted(model):
     return np.asarray(whole(model, jnp.asarray(TOKENS)))
-
-
-def new_cache(model) -> Cache:
-    return model.init_cache(2, 160)
-
-
-def feed(model, cache, *rows, width=WIDTH):
-    """Feeds each of the two streams a list of tokens of its own in one step."""
-    padded = np.zeros((2, width), np.int32)
-    for row, tokens in zip(padded, rows, strict=True):
-        row[: len(tokens)] = tokens
-    lengths = jnp.asarray([len(tokens) for tokens in rows], jnp.int32)
-    logits, cache = step(model, jnp.asarray(padded), cache, lengths)
-    return [np.asarray(logits[b, : len(tokens)]) for b, tokens in enumerate(rows)], cache
-
-
-def feed_cuts(model, cache, *cuts):
-    """Feeds both streams from where they stand up to each cut; logits of all of it."""
-    start, parts = int(cache.length[0]), []
-    for cut in cuts:
-        while start < cut:
-            end = min(cut, start + WIDTH)
-            part, cache = feed(model, cache, TOKENS[0, start:end], TOKENS[1, start:end])
-            parts.append(part)
-            start = end
-    return [np.concatenate(row) for row in zip(*parts, strict=True)], cache
-
-
-def assert_close(got, wanted_rows, scale):
-    for one, other in zip(got, wanted_rows, strict=True):
-        assert np.abs(one - other).max() <= 1e-5 * np.abs(scale).max()
-        np.testing.assert_array_equal(one.argmax(-1), other.argmax(-1))
 
 
 def entries_of(cache, layer=0):
@@ -312,19 +273,7 @@ def test_19_streams_stand_at_positions_of_their_own(model, wanted):
 @pytest.mark.parametrize("tokens", [20, 21])
 def test_20_a_pending_token_survives_the_prefill(tokens):
     """V4.1's windows of 2 (and of 1), shared entries and picks, an even and an odd prefill."""
-    config = dataclasses.replace(
-        CONFIG,
-        num_layers=4,
-        compress_ratios=(2, 2, 1, 1),
-        kv_sources=(0, 2),
-        index_sources=(0, 2, 3),
-        candidate_source=2,
-        candidate_size=2,
-        candidate_blocks=3,
-        query_head_norm=False,
-        norm_eps=1e-20,
-    )
-    model = filled.model(config)
+    model = filled.model(V41)
     wanted = np.asarray(whole(model, jnp.asarray(TOKENS[:, :24])))
     got, _ = feed_cuts(model, model.init_cache(2, 30), tokens, 22, 23, 24)
     assert_close(got, wanted, wanted)
