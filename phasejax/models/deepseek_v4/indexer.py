@@ -150,7 +150,7 @@ class Indexer(nnx.Module):
         arrays = (query, weight, jnp.broadcast_to(position, hidden.shape[:2]))
         if candidates is not None:
             arrays += (candidates,)
-        selection = by_rows(select, rows_within_budget(heads * entries), *arrays)
+        selection = by_rows(select, rows_within_budget(len(keys) * heads * entries), *arrays)
         return Selection(selection.picks, selection.candidates if chooses_blocks else candidates)
 
 

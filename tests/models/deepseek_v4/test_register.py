@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from phasejax.models.deepseek_v4 import quantization
 from phasejax.models.deepseek_v4.attention import Attention, Shared
 from phasejax.models.deepseek_v4.compressor import WindowCompressor
 from phasejax.models.deepseek_v4.hyper_connections import merge
@@ -313,11 +314,16 @@ def test_26_rotated_channels_are_not_rounded():
     np.testing.assert_array_equal(np.asarray(x), before)
 
 
-def test_27_hadamard_on_both_sides_changes_no_score():
+def test_27_hadamard_on_both_sides_changes_no_score(monkeypatch):
+    """I9: without the rounding to FP4 the indexer selects the same in either basis."""
     q, k = (jnp.asarray(hidden(3, seed=s)[0]) for s in (1, 2))
-    one_side = hadamard(q) @ k.T
     np.testing.assert_allclose(hadamard(q) @ hadamard(k).T, q @ k.T, atol=1e-5)
-    assert np.abs(one_side - q @ k.T).max() > 0.1
+    assert np.abs(hadamard(q) @ k.T - q @ k.T).max() > 0.1
+    monkeypatch.setattr(quantization, "_round_groups", lambda x, *_: x)
+    monkeypatch.setattr("phasejax.models.deepseek_v4.attention.round_entry", lambda x, _: x)
+    x = jnp.asarray(hidden(40))
+    rotated, plain = (np.asarray(attention(index_topk=3, quantized=q)(x)) for q in (True, False))
+    np.testing.assert_allclose(rotated, plain, atol=1e-5 * np.abs(plain).max())
 
 
 def test_ties_go_to_the_lower_index_whatever_the_sign_of_zero():
