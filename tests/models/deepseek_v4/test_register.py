@@ -371,10 +371,18 @@ def test_bad_input_is_refused_before_anything_is_computed(model):
         model(jnp.zeros((2, 0), jnp.int32))
     with pytest.raises(ValueError, match="past the cache's max_length=160"):
         model(jnp.zeros((2, 161), jnp.int32), cache=cache)
+    late = dataclasses.replace(cache, length=jnp.asarray([3, 158], jnp.int32))
+    with pytest.raises(ValueError, match=r"Streams of \[3, 158\] tokens take \[3, 3\] more, past"):
+        model(jnp.zeros((2, 3), jnp.int32), cache=late)
     with pytest.raises(ValueError, match="one length for each row"):
         model(jnp.zeros((2, 4), jnp.int32), lengths=jnp.asarray([4]))
-    with pytest.raises(ValueError, match=r"lengths=\[5, 1\]"):
-        model(jnp.zeros((2, 4), jnp.int32), lengths=jnp.asarray([5, 1]))
+    for lengths, message in (
+        ([5, 1], r"lengths=\[5, 1\], but rows hold 4 tokens"),
+        ([-1, 1], r"lengths=\[-1, 1\], but rows hold 4 tokens"),
+        ([0, 4], r"lengths=\[0, 4\]: a prompt has at least one token"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model(jnp.zeros((2, 4), jnp.int32), lengths=jnp.asarray(lengths))
     with pytest.raises(ValueError, match="3 rows"):
         model(jnp.zeros((3, 4), jnp.int32), cache=cache)
     with pytest.raises(ValueError, match="max_rollback"):
