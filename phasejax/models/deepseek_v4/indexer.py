@@ -17,10 +17,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from pallas_kernels.index_topk.api import index_topk
+from pallas_kernels.index_topk.reference import index_scores
 from phasejax.models.deepseek_v4.blocks import by_rows, rows_within_budget
 from phasejax.models.deepseek_v4.compressor import WindowCompressor
 from phasejax.models.deepseek_v4.config import SCHEMES, DeepseekV4Config
-from phasejax.models.deepseek_v4.layers import Linear, RMSNorm, Rngs, product
+from phasejax.models.deepseek_v4.layers import Linear, RMSNorm, Rngs
 from phasejax.models.deepseek_v4.quantization import round_index
 from phasejax.models.deepseek_v4.rope import rotate
 from phasejax.typing import Array, Bool, Float, Hidden, Int
@@ -133,9 +135,15 @@ class Indexer(nnx.Module):
         weight = self.head_weights(hidden).astype(jnp.float32)
         weight = weight * (config.index_dim**-0.5 * heads**-0.5)
 
+        position = jnp.broadcast_to(position, hidden.shape[:2])
+        if candidates is None and not chooses_blocks:
+            end = (jnp.arange(entries) + 1) * self.ratio - 1
+            operands = jax.lax.stop_gradient((query, weight, keys))  # a choice has none
+            picks = index_topk(*operands, end, picks=config.index_topk, position=position)
+            return Selection(picks.index)
+
         def select(_, query: Array, weight: Array, position: Array, *within: Array) -> Selection:
-            scores = product("bqnh,beh->bqne", query, keys)
-            scores = product("bqn,bqne->bqe", weight, jax.nn.relu(scores))
+            scores = index_scores(query, weight, keys[:, None])
             if within:
                 inside = in_blocks(within[0], entries, config.candidate_size)
                 scores = jnp.where(inside, scores, -jnp.inf)
@@ -147,10 +155,9 @@ class Indexer(nnx.Module):
             )
             return Selection(choose(scores, visible, config.index_topk), blocks)
 
-        arrays = (query, weight, jnp.broadcast_to(position, hidden.shape[:2]))
-        if candidates is not None:
-            arrays += (candidates,)
-        selection = by_rows(select, rows_within_budget(heads * entries), *arrays)
+        arrays = (query, weight, position, *(() if candidates is None else (candidates,)))
+        rows = rows_within_budget(len(keys) * heads * entries)
+        selection = by_rows(select, rows, *arrays)
         return Selection(selection.picks, selection.candidates if chooses_blocks else candidates)
 
 

@@ -62,8 +62,11 @@ def test_draws_are_a_function_of_the_key(model):
         (dict(temperature=0.5), "a key"),
         (dict(temperature=-1.0), "temperature=-1.0"),
         (dict(lengths=jnp.asarray([0])), "at least one token"),
+        (dict(lengths=jnp.asarray([5])), r"lengths=\[5\], but rows hold 4 tokens"),
+        (dict(tokens=jnp.zeros((1, 0), jnp.int32)), "hold no token"),
     ],
 )
 def test_bad_input_is_refused(model, changes, message):
+    arguments = {"tokens": jnp.asarray(fill.tokens(4, 64)), "max_new_tokens": 2} | changes
     with pytest.raises(ValueError, match=message):
-        phasejax.generate(model, jnp.asarray(fill.tokens(4, 64)), **{"max_new_tokens": 2} | changes)
+        phasejax.generate(model, **arguments)

@@ -133,8 +133,11 @@ def test_v41_layers(tokens):
     ("changes", "message"),
     [
         (dict(compress_ratios=(0, 4)), "one ratio for each layer"),
-        (dict(compress_ratios=(0, 4, 16)), "known how to compress"),
+        (dict(compress_ratios=(0, 4, 16)), r"compress_ratios holds \[16\].* known how to compress"),
+        (dict(compress_ratios=(0, 4, -4)), r"compress_ratios holds \[-4\]"),
         (dict(rotary_dim=18), "rotary_dim=18"),
+        (dict(rotary_dim=10), "rotary_dim=10.* index_dim=8"),  # a head would be wide enough
+        (dict(rotary_dim=0), "rotary_dim=0"),
         (dict(rotary_dim=3), "rotary_dim=3"),
         (dict(num_heads=3), "output_groups"),
         (dict(experts_per_token=5), "distinct experts"),

@@ -3,8 +3,7 @@
 """One test for each documented fault of public DeepSeek-V4 code that can be had here.
 
 The numbers are those of the project's register of such faults; `plant_faults.py` beside this puts
-most of them in and sees the test go red. Streams are compared with one call over the whole
-sequence: 1e-5 of the largest logit, and the same argmax.
+them in and sees the test go red.
 """
 
 import dataclasses
@@ -15,32 +14,27 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from phasejax.models.deepseek_v4 import quantization
 from phasejax.models.deepseek_v4.attention import Attention, Shared
-from phasejax.models.deepseek_v4.cache import Cache
 from phasejax.models.deepseek_v4.compressor import WindowCompressor
 from phasejax.models.deepseek_v4.hyper_connections import merge
 from phasejax.models.deepseek_v4.indexer import choose, visible_entries
 from phasejax.models.deepseek_v4.moe import sqrt_softplus
 from phasejax.models.deepseek_v4.presets import preset
 from phasejax.models.deepseek_v4.quantization import hadamard, round_entry
-from tests.golden import fill, filled
-
-# A CSA layer and an HCA layer; far fewer entries are read than are visible.
-CONFIG = dataclasses.replace(
-    preset("deepseek_v4_tiny"), num_layers=2, compress_ratios=(4, 128), streams=2
+from tests.golden import filled
+from tests.models.deepseek_v4.streams import (
+    CONFIG,
+    TOKENS,
+    V41,
+    WIDTH,
+    assert_close,
+    feed,
+    feed_cuts,
+    new_cache,
+    step,
+    whole,
 )
-LENGTH, WIDTH = 140, 12
-TOKENS = np.concatenate([fill.tokens(LENGTH, 64), fill.tokens(2 * LENGTH, 64)[:, LENGTH:]])
-
-
-@nnx.jit
-def whole(model, tokens):
-    return model(tokens)
-
-
-@nnx.jit
-def step(model, tokens, cache, lengths):
-    return model(tokens, cache=cache, lengths=lengths)
 
 
 @pytest.fixture(scope="module")
@@ -51,38 +45,6 @@ def model():
 @pytest.fixture(scope="module")
 def wanted(model):
     return np.asarray(whole(model, jnp.asarray(TOKENS)))
-
-
-def new_cache(model) -> Cache:
-    return model.init_cache(2, 160)
-
-
-def feed(model, cache, *rows, width=WIDTH):
-    """Feeds each of the two streams a list of tokens of its own in one step."""
-    padded = np.zeros((2, width), np.int32)
-    for row, tokens in zip(padded, rows, strict=True):
-        row[: len(tokens)] = tokens
-    lengths = jnp.asarray([len(tokens) for tokens in rows], jnp.int32)
-    logits, cache = step(model, jnp.asarray(padded), cache, lengths)
-    return [np.asarray(logits[b, : len(tokens)]) for b, tokens in enumerate(rows)], cache
-
-
-def feed_cuts(model, cache, *cuts):
-    """Feeds both streams from where they stand up to each cut; logits of all of it."""
-    start, parts = int(cache.length[0]), []
-    for cut in cuts:
-        while start < cut:
-            end = min(cut, start + WIDTH)
-            part, cache = feed(model, cache, TOKENS[0, start:end], TOKENS[1, start:end])
-            parts.append(part)
-            start = end
-    return [np.concatenate(row) for row in zip(*parts, strict=True)], cache
-
-
-def assert_close(got, wanted_rows, scale):
-    for one, other in zip(got, wanted_rows, strict=True):
-        assert np.abs(one - other).max() <= 1e-5 * np.abs(scale).max()
-        np.testing.assert_array_equal(one.argmax(-1), other.argmax(-1))
 
 
 def entries_of(cache, layer=0):
@@ -312,19 +274,7 @@ def test_19_streams_stand_at_positions_of_their_own(model, wanted):
 @pytest.mark.parametrize("tokens", [20, 21])
 def test_20_a_pending_token_survives_the_prefill(tokens):
     """V4.1's windows of 2 (and of 1), shared entries and picks, an even and an odd prefill."""
-    config = dataclasses.replace(
-        CONFIG,
-        num_layers=4,
-        compress_ratios=(2, 2, 1, 1),
-        kv_sources=(0, 2),
-        index_sources=(0, 2, 3),
-        candidate_source=2,
-        candidate_size=2,
-        candidate_blocks=3,
-        query_head_norm=False,
-        norm_eps=1e-20,
-    )
-    model = filled.model(config)
+    model = filled.model(V41)
     wanted = np.asarray(whole(model, jnp.asarray(TOKENS[:, :24])))
     got, _ = feed_cuts(model, model.init_cache(2, 30), tokens, 22, 23, 24)
     assert_close(got, wanted, wanted)
@@ -364,11 +314,16 @@ def test_26_rotated_channels_are_not_rounded():
     np.testing.assert_array_equal(np.asarray(x), before)
 
 
-def test_27_hadamard_on_both_sides_changes_no_score():
+def test_27_hadamard_on_both_sides_changes_no_score(monkeypatch):
+    """I9: without the rounding to FP4 the indexer selects the same in either basis."""
     q, k = (jnp.asarray(hidden(3, seed=s)[0]) for s in (1, 2))
-    one_side = hadamard(q) @ k.T
     np.testing.assert_allclose(hadamard(q) @ hadamard(k).T, q @ k.T, atol=1e-5)
-    assert np.abs(one_side - q @ k.T).max() > 0.1
+    assert np.abs(hadamard(q) @ k.T - q @ k.T).max() > 0.1
+    monkeypatch.setattr(quantization, "_round_groups", lambda x, *_: x)
+    monkeypatch.setattr("phasejax.models.deepseek_v4.attention.round_entry", lambda x, _: x)
+    x = jnp.asarray(hidden(40))
+    rotated, plain = (np.asarray(attention(index_topk=3, quantized=q)(x)) for q in (True, False))
+    np.testing.assert_allclose(rotated, plain, atol=1e-5 * np.abs(plain).max())
 
 
 def test_ties_go_to_the_lower_index_whatever_the_sign_of_zero():
@@ -416,10 +371,18 @@ def test_bad_input_is_refused_before_anything_is_computed(model):
         model(jnp.zeros((2, 0), jnp.int32))
     with pytest.raises(ValueError, match="past the cache's max_length=160"):
         model(jnp.zeros((2, 161), jnp.int32), cache=cache)
+    late = dataclasses.replace(cache, length=jnp.asarray([3, 158], jnp.int32))
+    with pytest.raises(ValueError, match=r"Streams of \[3, 158\] tokens take \[3, 3\] more, past"):
+        model(jnp.zeros((2, 3), jnp.int32), cache=late)
     with pytest.raises(ValueError, match="one length for each row"):
         model(jnp.zeros((2, 4), jnp.int32), lengths=jnp.asarray([4]))
-    with pytest.raises(ValueError, match=r"lengths=\[5, 1\]"):
-        model(jnp.zeros((2, 4), jnp.int32), lengths=jnp.asarray([5, 1]))
+    for lengths, message in (
+        ([5, 1], r"lengths=\[5, 1\], but rows hold 4 tokens"),
+        ([-1, 1], r"lengths=\[-1, 1\], but rows hold 4 tokens"),
+        ([0, 4], r"lengths=\[0, 4\]: a prompt has at least one token"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model(jnp.zeros((2, 4), jnp.int32), lengths=jnp.asarray(lengths))
     with pytest.raises(ValueError, match="3 rows"):
         model(jnp.zeros((3, 4), jnp.int32), cache=cache)
     with pytest.raises(ValueError, match="max_rollback"):
