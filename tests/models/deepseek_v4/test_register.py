@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from phasejax.models.cache import Cache
 from phasejax.models.deepseek_v4.attention import Attention, Shared
-from phasejax.models.deepseek_v4.cache import Cache
 from phasejax.models.deepseek_v4.compressor import WindowCompressor
 from phasejax.models.deepseek_v4.hyper_connections import merge
 from phasejax.models.deepseek_v4.indexer import choose, visible_entries
