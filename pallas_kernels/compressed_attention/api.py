@@ -38,7 +38,8 @@ def compressed_attention(
     window: int | None,
     tail_only: bool = False,
     valid: Bool[Array, "*B E"] | None = None,
-    query_position: Int[Array, "Q"] | None = None,
+    query_position: Int[Array, "*B Q"] | None = None,
+    first: Int[Array, "B"] | None = None,
     segment: Int[Array, "B T"] | None = None,
     sink: Float[Array, "N"] | None = None,
     implementation: Implementation = None,
@@ -56,7 +57,10 @@ def compressed_attention(
         window: exact tokens that a query reads, its own included; None for the whole past.
         tail_only: read only those that no visible entry covers: the current incomplete window.
         valid: whether each slot holds an entry; None for all.
-        query_position: position of each query, or None for 0 .. T - 1. Negative reads nothing.
+        query_position: position of each query, or None for 0 .. T - 1; by row where streams are
+            at different positions. Those before the first exact token read nothing.
+        first: position of the first exact token of each row, for streams that keep the last ones
+            only; None for 0. Tokens at negative positions are not read.
         segment: document of each token in packed rows, contiguous. Tokens of other documents are
             not read; an entry belongs to the document of its last token, so entries that mix two
             are for the caller to make invalid.
@@ -109,12 +113,17 @@ def compressed_attention(
         same = queries == tokens
         check(same, "query.shape", query.shape, f"key has {tokens} tokens: pass query_position.")
         query_position = jnp.arange(tokens)
-    wanted = f"query makes it ({queries},)."
-    fits = query_position.shape == (queries,)
-    check(fits, "query_position.shape", query_position.shape, wanted)
-    end = jnp.atleast_2d(end)
+    shapes = ((queries,), (batch, queries))
+    fits = query_position.shape in shapes
+    check(fits, "query_position.shape", query_position.shape, f"it is one of {shapes}.")
+    query_position, end = jnp.atleast_2d(query_position), jnp.atleast_2d(end)
     if valid is not None:
         end = jnp.where(jnp.atleast_2d(valid), end, NEVER)
+    if first is not None:  # from here on positions count from the first exact token
+        check(first.shape == (batch,), "first.shape", first.shape, f"query makes it ({batch},).")
+        check(segment is None, "first", "given", "packed rows start at position 0: leave it out.")
+        query_position = query_position - first[:, None]
+        end = jnp.where(end == NEVER, NEVER, end - first[:, None])
     if segment is None:
         token_segment = jnp.zeros((1, tokens), jnp.int32)
         query_segment = jnp.zeros((1, queries), jnp.int32)
@@ -128,7 +137,7 @@ def compressed_attention(
         pick = jnp.vectorize(lambda s, at: s[jnp.clip(at, 0, tokens - 1)], signature="(t),(x)->(x)")
         query_segment, entry_segment = pick(segment, query_position), pick(segment, end)
     ranges = reads(
-        query_position[None].astype(jnp.int32),
+        query_position.astype(jnp.int32),
         query_segment.astype(jnp.int32),
         token_segment.astype(jnp.int32),
         end.astype(jnp.int32),
@@ -136,6 +145,8 @@ def compressed_attention(
         window=window,
         tail_only=tail_only,
     )
+    if first is not None:
+        ranges = ranges._replace(since=jnp.maximum(ranges.since, -first[:, None]))
     return dispatch.call(
         "compressed_attention",
         IMPLEMENTATIONS,

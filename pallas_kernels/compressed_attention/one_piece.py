@@ -4,7 +4,7 @@
 
 A block of queries as long as the local span reads two blocks of exact tokens, its own and the one
 before, so the scores are T x (2 * span + E). The softmax parts share one maximum and one
-normaliser and are never concatenated.
+normaliser and are never concatenated, nor are tokens and entries, which a stream keeps apart.
 """
 
 import jax
@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels import tiles
-from pallas_kernels.compressed_attention import reference
 from pallas_kernels.compressed_attention.masks import Reads
 from pallas_kernels.compressed_attention.reference import Pair
 from pallas_kernels.masks import entry_mask, token_mask
@@ -33,29 +32,35 @@ def compressed_attention(
     *,
     span: int | None,
 ) -> Float[Array, "B Q N H"]:
-    """See `api.compressed_attention`; without a span there are no blocks."""
-    if span is None or 2 * span >= query.shape[1]:
-        return reference.compressed_attention(query, near, entry, reads, sink, span=span)
+    """See `api.compressed_attention`; without a span all queries are one block."""
     batch, tokens, heads, head_dim = query.shape
     kv_heads = near[0].shape[2]
     groups = heads // kv_heads
     wide = jnp.promote_types(query.dtype, jnp.float32)
+    local = span is not None and 2 * span < tokens
 
     def blocks(x: Array, fill: int = 0) -> Array:
+        if not local:
+            return x[:, None]
         x = tiles.padded(x, span, fill)
         return x.reshape(x.shape[0], -1, span, *x.shape[2:])
 
+    def in_reach(x: Array) -> Array:
+        return _with_previous(blocks(x)) if local else blocks(x)
+
     q = blocks(query * jnp.asarray(head_dim**-0.5, query.dtype))
     q = q.reshape(*q.shape[:3], kv_heads, groups, head_dim)
-    k, v = (_with_previous(blocks(near[i])) for i in (0, -1))
+    k, v = (in_reach(near[i]) for i in (0, -1))
     position, since, segment = (
         blocks(reads.position, -1),
         blocks(reads.since),
         blocks(reads.segment),
     )
-    token = jnp.arange(q.shape[1] * span).reshape(1, -1, span)
-    token = jnp.concatenate([token - span, token], axis=-1)
-    token_segment = _with_previous(blocks(reads.token_segment))
+    token = jnp.arange(near[0].shape[1])[None, None]
+    if local:
+        token = jnp.arange(q.shape[1] * span).reshape(1, -1, span)
+        token = jnp.concatenate([token - span, token], axis=-1)
+    token_segment = in_reach(reads.token_segment)
     near_mask = token_mask(position, since, segment, token, token_segment)[:, :, None, :, None]
     far_mask = entry_mask(position, segment, reads.end[:, None], reads.entry_segment[:, None])
     far_mask = far_mask[:, :, None, :, None]

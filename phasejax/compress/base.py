@@ -10,11 +10,16 @@
 | is the slot real?                    | valid[e]: padded slots are masked, never averaged |
 | how much did each offset count?      | gates(hidden), for analysis                       |
 | how does it stream?                  | init_state, append: equal to the one-shot call    |
+| how many entries can there be?       | max_entries(tokens): what a cache has room for    |
+
+A stream's state is a tree of arrays whose shapes never change, and every stream of a batch stands
+at a position of its own. An entry that was closed by tokens which were taken back is made again:
+readers drop those that end at or after the next token.
 """
 
 import abc
 import dataclasses
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import jax
 from flax import nnx
@@ -46,6 +51,15 @@ class Entries:
     valid: Bool[Array, "*R E"]
 
 
+@runtime_checkable
+class StreamState(Protocol):
+    """What is remembered of streams, by a compressor or a layer: a tree of arrays."""
+
+    def rewind(self, count: Int[Array, "B"]) -> "StreamState":
+        """The state before the last count[b] tokens of every stream b."""
+        ...
+
+
 class Compressor(nnx.Module, abc.ABC):
     """Turns hidden states into entries; attention reads nothing else of a compressor."""
 
@@ -58,9 +72,30 @@ class Compressor(nnx.Module, abc.ABC):
         """Weights of the offsets, by branch ("key", "value"), float32; they sum to 1 over W."""
 
     @abc.abstractmethod
-    def init_state(self, batch: int) -> Any:
-        """State of a stream that has seen no token."""
+    def max_entries(self, tokens: int) -> int:
+        """The most entries that can be complete within so many tokens."""
 
     @abc.abstractmethod
-    def append(self, state: Any, hidden: Hidden) -> tuple[Any, Entries]:
-        """Takes the next tokens of every stream; returns the state and the entries they closed."""
+    def init_state(self, batch: int, spare: int = 0) -> StreamState:
+        """State of streams that have seen no token.
+
+        Args:
+            batch: B.
+            spare: tokens that can be taken back by StreamState.rewind.
+        """
+
+    @abc.abstractmethod
+    def append(
+        self, state: StreamState, hidden: Hidden, count: Int[Array, "B"] | None = None
+    ) -> tuple[StreamState, Entries]:
+        """Takes the next tokens of every stream; returns the state and the entries they closed.
+
+        Args:
+            state: what the streams have seen.
+            hidden: their next tokens.
+            count: how many of the tokens are real, the first ones; None means all.
+
+        Returns:
+            The next state, and entries with indices of [B, E], ascending in every row; a slot that
+            no real token closed is not valid.
+        """

@@ -16,7 +16,7 @@ head and offset, a vector gate one for each channel, a uniform gate the constant
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, no_type_check
 
 import jax
 import jax.numpy as jnp
@@ -26,18 +26,24 @@ from flax import nnx
 from pallas_kernels.chunk_pool.api import chunk_pool
 from phasejax.compress.base import Compressor, Entries
 from phasejax.compress.geometry import WindowGeometry
-from phasejax.typing import Array, Float, Hidden, Int, Windows
+from phasejax.compress.history import extend, recall, rewind
+from phasejax.typing import Array, Bool, Float, Hidden, Int, Windows
 
 Gate = Literal["scalar", "vector", "uniform"]
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class StreamState:
-    """The last W - 1 tokens of a stream and how many it has seen."""
+@no_type_check  # JAX rebuilds states around placeholders
+class RecentTokens:
+    """The tokens that unfinished windows can reach, and how many each stream has seen."""
 
-    recent: Float[Array, "B R D"]
-    count: Int[Array, ""]
+    recent: Float[Array, "B L D"]
+    length: Int[Array, "B"]
+
+    def rewind(self, count: Int[Array, "B"]) -> "RecentTokens":
+        """The state before the last count[b] tokens of every stream."""
+        return RecentTokens(rewind(self.recent, count), self.length - count)
 
 
 class OffsetPool(nnx.Module):
@@ -197,8 +203,9 @@ class StaticCompressor(Compressor):
             )
         return hidden[:, self.geometry.start(entries)[:, None] + np.arange(window)]
 
-    def _pool(self, windows: Windows, first: int | Array, valid: Array) -> Entries:
-        index = jnp.arange(windows.shape[1], dtype=jnp.int32) + first
+    def _pool(
+        self, windows: Windows, index: Int[Array, "*R E"], valid: Bool[Array, "*R E"]
+    ) -> Entries:
         grid = self.geometry
         start = index * grid.stride
         key, *value = pool(windows, list(self._branches().values()))
@@ -213,26 +220,34 @@ class StaticCompressor(Compressor):
 
     def __call__(self, hidden: Hidden) -> Entries:
         windows = self._windows(hidden)
-        return self._pool(windows, 0, jnp.ones(windows.shape[1], bool))
+        index = jnp.arange(windows.shape[1], dtype=jnp.int32)
+        return self._pool(windows, index, jnp.ones(index.shape, bool))
 
     def gates(self, hidden: Hidden) -> dict[str, Float[Array, "B E W K C"]]:
         windows = self._windows(hidden)
         return {name: branch.gates(windows) for name, branch in self._branches().items()}
 
-    def init_state(self, batch: int) -> StreamState:
-        recent = jnp.zeros((batch, self.geometry.window - 1, self.width), self.dtype)
-        return StreamState(recent, jnp.zeros((), jnp.int32))
+    def max_entries(self, tokens: int) -> int:
+        return self.geometry.num_entries(tokens)
 
-    def append(self, state: StreamState, hidden: Hidden) -> tuple[StreamState, Entries]:
-        """Takes the next tokens; of the returned slots, those not closed by them are not valid."""
+    def init_state(self, batch: int, spare: int = 0) -> RecentTokens:
+        shape = (batch, self.geometry.window - 1 + spare, self.width)
+        return RecentTokens(jnp.zeros(shape, self.dtype), jnp.zeros(batch, jnp.int32))
+
+    def append(
+        self, state: RecentTokens, hidden: Hidden, count: Int[Array, "B"] | None = None
+    ) -> tuple[RecentTokens, Entries]:
         window, stride = self.geometry.window, self.geometry.stride
-        new = hidden.shape[1]
-        seen = jnp.concatenate([state.recent, hidden.astype(self.dtype)], axis=1)
-        origin = state.count - (window - 1)  # position of seen[:, 0]
-        first = jnp.maximum(0, -(-origin // stride))
-        slots = -(-new // stride)
-        index = (first + jnp.arange(slots))[:, None] * stride + jnp.arange(window)[None] - origin
-        valid = (first + jnp.arange(slots)) * stride + window <= state.count + new
-        windows = jnp.take(seen, jnp.clip(index, 0, seen.shape[1] - 1), axis=1)
-        entries = self._pool(windows, first.astype(jnp.int32), valid)
-        return StreamState(seen[:, new:], state.count + new), entries
+        batch, new, _ = hidden.shape
+        before = window - 1
+        count = jnp.full(batch, new, jnp.int32) if count is None else count
+        # Windows are read before the state moves on: the new tokens may push out what they need.
+        seen = recall(state.recent, hidden, before)
+        closed = jnp.maximum(0, (state.length - window) // stride + 1)
+        index = closed[:, None] + jnp.arange(-(-new // stride), dtype=jnp.int32)
+        valid = index * stride + window <= (state.length + count)[:, None]
+        row = (index * stride - (state.length - before)[:, None])[..., None] + jnp.arange(window)
+        row = jnp.clip(row, 0, before + new - 1)
+        windows = jnp.take_along_axis(seen[:, None], row[..., None], axis=2)
+        entries = self._pool(windows, index, valid)
+        return RecentTokens(extend(state.recent, hidden, count), state.length + count), entries

@@ -2,30 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Continuing prompts token by token, in one compiled program."""
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from phasejax.models.deepseek_v4.decoder import DeepseekV4
+from phasejax.models.decoder import Decoder, Padding, check_input
 from phasejax.typing import Array, Float, Int, Tokens
 
 
 def generate(
-    model: DeepseekV4,
+    model: Decoder,
     tokens: Tokens,
     *,
     max_new_tokens: int,
     lengths: Int[Array, "B"] | None = None,
-    padding: Literal["left", "right"] = "right",
+    padding: Padding = "right",
     temperature: float = 0.0,
     key: Array | None = None,
 ) -> Int[Array, "B T2"]:
     """The next tokens of every prompt, int32 [B, max_new_tokens].
 
     Args:
-        model: a decoder with a cache.
+        model: any decoder of the library.
         tokens: prompts, each starting at position 0.
         max_new_tokens: tokens to add.
         lengths: real tokens of each prompt; None means all.
@@ -43,7 +41,7 @@ def generate(
         raise ValueError(
             f"temperature={temperature} and key={key}: draws need a temperature above 0 and a key."
         )
-    model.check_input(tokens, None, lengths)
+    check_input(tokens, None, lengths)
     lengths = jnp.full(tokens.shape[0], tokens.shape[1], jnp.int32) if lengths is None else lengths
     key = jax.random.key(0) if key is None else key
     return _generate(model, tokens, lengths, temperature, key, max_new_tokens, padding)
@@ -51,13 +49,13 @@ def generate(
 
 @nnx.jit(static_argnums=(3, 5, 6))
 def _generate(
-    model: DeepseekV4,
+    model: Decoder,
     tokens: Tokens,
     lengths: Int[Array, "B"],
     temperature: float,
     key: Array,
     count: int,
-    padding: Literal["left", "right"],
+    padding: Padding,
 ) -> Int[Array, "B T2"]:
     batch, width = tokens.shape
 

@@ -179,7 +179,8 @@ def stream(append, state, x: np.ndarray, cuts: list[int]) -> dict[str, np.ndarra
     pieces = []
     for first, last in zip(edges, edges[1:], strict=False):
         state, closed = append(state, jnp.asarray(x[:, first:last]))
-        closed = fields(closed)
+        assert all((a == a[:1]).all() for f, a in fields(closed).items() if not FIELDS[f])
+        closed = {f: a if FIELDS[f] else a[0] for f, a in fields(closed).items()}
         valid = closed["valid"]
         # An entry is given when its last token arrives: not before, and not again.
         assert all(first <= end < last for end in closed["end"][valid])
@@ -226,6 +227,35 @@ def test_any_cuts_equal_one_shot(window, stride, pieces):
     found = stream(append, compressor.init_state(BATCH), x, np.cumsum(pieces)[:-1].tolist())
     np.testing.assert_allclose(found["key"], wanted, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(found["start"], compressor.geometry.start(wanted.shape[1]))
+
+
+@pytest.mark.parametrize(("window", "stride"), [(8, 8), (8, 6), (2, 2)])
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=4, max_size=12))
+def test_rows_of_other_lengths_and_tokens_taken_back(window, stride, steps):
+    """Each step takes tokens of each row, then wrong ones, which it takes back."""
+    compressor, _, _ = compiled(window, stride, "scalar")
+    graph, params = nnx.split(compressor)
+    if (window, stride) not in _BUILT:
+        _BUILT[window, stride] = jax.jit(lambda p, *args: nnx.merge(graph, p).append(*args))
+    append = _BUILT[window, stride]
+    x, place = hidden(5, 70), np.zeros(BATCH, int)
+    state, found = compressor.init_state(BATCH, spare=5), [{} for _ in range(BATCH)]
+    for *counts, wrong in steps:
+        new = np.stack([row[at : at + 5] for row, at in zip(x, place, strict=True)])
+        count = jnp.asarray(counts, jnp.int32)
+        state, made = append(params, state, jnp.asarray(new), count)
+        for b, e in zip(*np.nonzero(np.asarray(made.valid)), strict=True):
+            found[b][int(made.start[b, e])] = made.key[b, e]
+        drafts = jnp.full(BATCH, wrong, jnp.int32)
+        state = append(params, state, jnp.asarray(new + 9), drafts)[0].rewind(drafts)
+        place += np.asarray(counts)
+        assert state.length.tolist() == place.tolist()
+    wanted, _ = pool_by_loops(compressor.key, compressor.geometry, x)
+    for b, entries in enumerate(found):
+        assert sorted(entries) == [*range(0, place[b] - window + 1, stride)]
+        for start, key in entries.items():
+            np.testing.assert_allclose(key, wanted[b, start // stride], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("stride", [8, 4])

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from phasejax.compress.base import Entries
+from phasejax.compress.history import extend, recall, rewind
 from phasejax.models.deepseek_v4.compressor import WindowCompressor, WindowState
 from phasejax.models.deepseek_v4.config import DeepseekV4Config
 from phasejax.models.deepseek_v4.core import attend
-from phasejax.models.deepseek_v4.history import extend, recall, rewind
 from phasejax.models.deepseek_v4.indexer import Indexer, Selection
 from phasejax.models.deepseek_v4.layers import Linear, RMSNorm, Rngs, normal, product, rms_normalize
 from phasejax.models.deepseek_v4.quantization import round_entry
@@ -233,7 +233,7 @@ class Attention(nnx.Module):
         exact = jnp.zeros((batch, config.local_window - 1 + spare, config.head_dim), dtype)
         if self.compressor is None:
             return LayerState(exact, Compressed())
-        entries = jnp.zeros((batch, capacity // self.ratio, config.head_dim), dtype)
+        entries = jnp.zeros((batch, self.compressor.max_entries(capacity), config.head_dim), dtype)
         windows = self.compressor.init_state(batch, spare)
         if self.indexer is None:
             return LayerState(exact, Compressed(windows, None, entries))

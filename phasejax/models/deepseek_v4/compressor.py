@@ -22,8 +22,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from phasejax.compress.base import Compressor, Entries
+from phasejax.compress.history import extend, recall, rewind
 from phasejax.models.deepseek_v4.config import SCHEMES, DeepseekV4Config
-from phasejax.models.deepseek_v4.history import extend, recall, rewind
 from phasejax.models.deepseek_v4.layers import Linear, RMSNorm, Rngs
 from phasejax.typing import Array, Bool, Float, Hidden, Int
 
@@ -147,30 +147,16 @@ class WindowCompressor(Compressor):
         weights = self._weights(slots[..., 1, :], jnp.arange(slots.shape[1]))
         return {"key": weights[:, :, :, None]}
 
-    def init_state(self, batch: int, spare: int = 0) -> WindowState:
-        """State of streams that have seen no token.
+    def max_entries(self, tokens: int) -> int:
+        return tokens // self.ratio
 
-        Args:
-            batch: B.
-            spare: tokens that can be taken back by WindowState.rewind.
-        """
+    def init_state(self, batch: int, spare: int = 0) -> WindowState:
         shape = (batch, self.window - 1 + spare, math.prod(self._parts))
         return WindowState(jnp.zeros(shape, self.value.dtype), jnp.zeros(batch, jnp.int32))
 
     def append(
         self, state: WindowState, hidden: Hidden, count: Int[Array, "B"] | None = None
     ) -> tuple[WindowState, Entries]:
-        """Takes the next tokens of every stream; returns the state and the entries they closed.
-
-        Args:
-            state: what the streams have seen.
-            hidden: their next tokens.
-            count: how many of the tokens are real, the first ones; None means all.
-
-        Returns:
-            The next state, and entries with indices of [B, E]; a slot that no real token closed is
-            not valid.
-        """
         batch, new, _ = hidden.shape
         count = jnp.full(batch, new, jnp.int32) if count is None else count
         rows, before = self._project(hidden), self.window - 1

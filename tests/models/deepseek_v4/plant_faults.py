@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts the register's faults into a copy of the code, one by one, and expects a test to go red.
 
+Those that streams of any decoder can have are planted for Qwen3 as well.
+
     python -m tests.models.deepseek_v4.plant_faults [start of a fault's name]
 
-Exits with 1 if a fault is not seen, or if its place in the code is no longer found. All of them
-were seen when this was last changed; they take TIME on one core.
+Exits with 1 if a fault is not seen, or if its place in the code is no longer found. All of them take
+about ten minutes on one core.
 """
 
 import os
@@ -18,6 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 HERE = "tests/models/deepseek_v4"
 MODEL = "phasejax/models/deepseek_v4"
+STREAMS = "tests/models/test_streaming.py"
+ANY_CUTS = f"{STREAMS}::test_any_cuts_of_ragged_rows_equal_one_call"
+WRONG_TAILS = f"{STREAMS}::test_wrong_tails_leave_no_trace"
 REGISTER, REFERENCES = f"{HERE}/test_register.py", f"{HERE}/test_references.py"
 CSA = f"{REFERENCES}::test_v4_layers[1]"
 
@@ -92,7 +97,7 @@ FAULTS = (  # register number and fault, file, what stands there, what is put th
     ),
     (
         "6 positions count twice",
-        "decoder.py",
+        "../decoder.py",
         "position + cache.length[:, None]",
         "position + 2 * cache.length[:, None]",
         f"{REGISTER}::test_06_extension_counts_positions_once",
@@ -120,7 +125,7 @@ FAULTS = (  # register number and fault, file, what stands there, what is put th
     ),
     (
         "10 state is not taken back",
-        "history.py",
+        "../../compress/history.py",
         "arange(recent.shape[1]) - count[:, None], 0)",
         "arange(recent.shape[1]) - 0 * count[:, None], 0)",
         f"{REGISTER}::test_10_drafts_are_taken_back_after_a_partial_accept",
@@ -148,9 +153,9 @@ FAULTS = (  # register number and fault, file, what stands there, what is put th
     ),
     (
         "15 left padding is pooled",
-        "decoder.py",
-        'if padding == "left" else',
-        'if padding == "no" else',
+        "../decoder.py",
+        'or padding == "right" else',
+        'or padding != "no" else',
         f"{REGISTER}::test_15_padding_is_not_pooled[left]",
     ),
     (
@@ -176,7 +181,7 @@ FAULTS = (  # register number and fault, file, what stands there, what is put th
     ),
     (
         "19 one position for all streams",
-        "decoder.py",
+        "../decoder.py",
         "position + cache.length[:, None]",
         "position + cache.length[:1, None]",
         f"{REGISTER}::test_19_streams_stand_at_positions_of_their_own",
@@ -288,7 +293,7 @@ FAULTS = (  # register number and fault, file, what stands there, what is put th
     ),
     (
         "- padding is shifted the other way",
-        "decoder.py",
+        "../decoder.py",
         "tokens = _roll_rows(tokens, shift)",
         "tokens = _roll_rows(tokens, -shift)",
         f"{HERE}/test_properties.py::test_padding_changes_nothing[left]",
@@ -299,6 +304,77 @@ FAULTS = (  # register number and fault, file, what stands there, what is put th
         "return index * self.ratio - (self.window - self.ratio)",
         "return index * self.ratio - (self.window - self.ratio) // 2",
         f"{HERE}/test_properties.py::test_entries_of_any_length[4]",
+    ),
+    (
+        "Qwen3: an entry shows with the step in which it is completed",
+        "../attention.py",
+        "windows, made = self.compressor.append(state.windows, hidden, count)",
+        "windows, made = self.compressor.append(state.windows, hidden, count);"
+        " import dataclasses as d; made = d.replace(made, end=made.end - 1)",
+        f"{ANY_CUTS}[w8s4]",
+    ),
+    (
+        "Qwen3: entries of tokens that were taken back stay",
+        "../store.py",
+        "kept = self.end < length[:, None]",
+        "kept = self.end < NEVER",
+        f"{WRONG_TAILS}[w8s4]",
+    ),
+    (
+        "Qwen3: tokens that were taken back stay, full attention",
+        "../store.py",
+        "jnp.where(kept, self.end, NEVER)",
+        "self.end",
+        f"{WRONG_TAILS}[full_sink_2kv]",
+    ),
+    (
+        "Qwen3: no room for drafts among the exact tokens",
+        "../attention.py",
+        "self._reach + spare",
+        "self._reach",
+        f"{WRONG_TAILS}[w8s8]",
+    ),
+    (
+        "Qwen3: no room for drafts in the compressor",
+        "../../compress/static.py",
+        "window - 1 + spare",
+        "window - 1",
+        f"{WRONG_TAILS}[w8s6]",
+    ),
+    (
+        "Qwen3: exact tokens before the prompt are read",
+        "../../../pallas_kernels/compressed_attention/api.py",
+        "jnp.maximum(ranges.since, -first[:, None])",
+        "ranges.since",
+        f"{ANY_CUTS}[w8s8]",
+    ),
+    (
+        "Qwen3: a tail is as long as a window before any entry",
+        "../attention.py",
+        "tail_only=span.tail_only",
+        "tail_only=False",
+        f"{ANY_CUTS}[tail_overlap]",
+    ),
+    (
+        "Qwen3: the last exact tokens move on before they are read",
+        "../attention.py",
+        "recall(old, new, self._reach)",
+        "recall(extend(old, new, count), new, self._reach)",
+        f"{ANY_CUTS}[w8s8]",
+    ),
+    (
+        "Qwen3: entries are rotated by their end",
+        "../attention.py",
+        "self._finish(made.key, self.key_norm, made.position)",
+        "self._finish(made.key, self.key_norm, made.end)",
+        f"{ANY_CUTS}[stride_start]",
+    ),
+    (
+        "Qwen3: padding is stored, full attention",
+        "../attention.py",
+        "jnp.arange(hidden.shape[1]) < count[:, None]",
+        "jnp.arange(hidden.shape[1]) < hidden.shape[1] + 0 * count[:, None]",
+        f"{ANY_CUTS}[full_sink_2kv]",
     ),
 )
 

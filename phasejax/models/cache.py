@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from phasejax.models.deepseek_v4.attention import LayerState
+from phasejax.compress.base import StreamState
 from phasejax.typing import Array, Bool, Int
 
 
@@ -27,13 +27,13 @@ class Cache:
         max_rollback: tokens that can be taken back at most.
     """
 
-    layers: list[LayerState]
+    layers: list[StreamState]
     length: Int[Array, "B"]
     returnable: Int[Array, "B"]
     capacity: int = dataclasses.field(metadata={"static": True})
     max_rollback: int = dataclasses.field(metadata={"static": True})
 
-    def after(self, layers: list[LayerState], count: Int[Array, "B"]) -> "Cache":
+    def after(self, layers: list[StreamState], count: Int[Array, "B"]) -> "Cache":
         """The cache once every stream b has seen count[b] more tokens."""
         returnable = jnp.minimum(self.returnable + count, self.max_rollback)
         return dataclasses.replace(
@@ -63,16 +63,21 @@ class Cache:
                     f" {np.asarray(self.returnable).tolist()} tokens: keep a snapshot, or raise"
                     f" max_rollback={self.max_rollback} of init_cache."
                 )
-        return dataclasses.replace(
-            self,
-            layers=[layer.rewind(counts) for layer in self.layers],
-            length=self.length - counts,
-            returnable=self.returnable - counts,
-        )
+        return _rewound(self, counts)
 
     def snapshot(self) -> "Cache":
         """A copy that stays whole when this cache's buffers are donated to a step."""
         return jax.tree.map(jnp.copy, self)
+
+
+@jax.jit
+def _rewound(cache: Cache, count: Int[Array, "B"]) -> Cache:
+    return dataclasses.replace(
+        cache,
+        layers=[layer.rewind(count) for layer in cache.layers],
+        length=cache.length - count,
+        returnable=cache.returnable - count,
+    )
 
 
 def is_known(*arrays: Array) -> bool:

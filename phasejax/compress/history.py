@@ -11,21 +11,23 @@ import jax.numpy as jnp
 from phasejax.typing import Array, Float, Int
 
 
-def recall(recent: Float[Array, "B L F"], new: Float[Array, "B T F"], before: int) -> Array:
+def recall(recent: Float[Array, "B L *F"], new: Float[Array, "B T *F"], before: int) -> Array:
     """The last `before` rows, then the new ones."""
     return jnp.concatenate([recent[:, recent.shape[1] - before :], new.astype(recent.dtype)], 1)
 
 
 def extend(
-    recent: Float[Array, "B L F"], new: Float[Array, "B T F"], count: Int[Array, "B"]
-) -> Float[Array, "B L F"]:
+    recent: Float[Array, "B L *F"], new: Float[Array, "B T *F"], count: Int[Array, "B"]
+) -> Float[Array, "B L *F"]:
     """Takes the first count[b] new rows of every stream b; the oldest rows leave."""
     rows = jnp.concatenate([recent, new.astype(recent.dtype)], axis=1)
-    keep = count[:, None] + jnp.arange(recent.shape[1])
-    return jnp.take_along_axis(rows, keep[..., None], axis=1)
+    return _pick(rows, count[:, None] + jnp.arange(recent.shape[1]))
 
 
-def rewind(recent: Float[Array, "B L F"], count: Int[Array, "B"]) -> Float[Array, "B L F"]:
+def rewind(recent: Float[Array, "B L *F"], count: Int[Array, "B"]) -> Float[Array, "B L *F"]:
     """Forgets the last count[b] rows; as many of the oldest are unknown from then on."""
-    keep = jnp.maximum(jnp.arange(recent.shape[1]) - count[:, None], 0)
-    return jnp.take_along_axis(recent, keep[..., None], axis=1)
+    return _pick(recent, jnp.maximum(jnp.arange(recent.shape[1]) - count[:, None], 0))
+
+
+def _pick(rows: Float[Array, "B L *F"], index: Int[Array, "B L2"]) -> Float[Array, "B L2 *F"]:
+    return jnp.take_along_axis(rows, index.reshape(*index.shape, *(1,) * (rows.ndim - 2)), axis=1)
