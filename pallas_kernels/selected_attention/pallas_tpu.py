@@ -29,7 +29,7 @@ from pallas_kernels import tiles
 from pallas_kernels.masks import NEVER
 from pallas_kernels.selected_attention import xla_blocked
 from pallas_kernels.selected_attention.config import blocked_heuristic, tpu_heuristic
-from pallas_kernels.selected_attention.reference import Pair
+from pallas_kernels.tiles import Pair
 
 # Rows in HBM at which a copy may start and end: what fills the sublanes in bfloat16.
 ROWS = 16

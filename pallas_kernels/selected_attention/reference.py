@@ -13,9 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels import tiles
 from pallas_kernels.masks import token_mask
-
-# Keys and values, or one array that serves as both.
-Pair = tuple[Float[Array, "..."], ...]
+from pallas_kernels.tiles import Pair
 
 
 def local_mask(
@@ -31,7 +29,7 @@ def mix(
     query: Float[Array, "B Q N H"],
     near: Pair,
     near_mask: Bool[Array, "B Q X"],
-    far: Pair,
+    far: tuple[Float[Array, "B Q P K H"], ...],
     far_mask: Bool[Array, "B Q P"],
     sink: Float[Array, "N"] | None,
 ) -> Float[Array, "B Q N H"]:

@@ -16,7 +16,8 @@ from jaxtyping import Array, Float, Int, Shaped
 from pallas_kernels import tiles
 from pallas_kernels.masks import NEVER
 from pallas_kernels.selected_attention.config import blocked_heuristic
-from pallas_kernels.selected_attention.reference import Pair, local_mask, mix
+from pallas_kernels.selected_attention.reference import local_mask, mix
+from pallas_kernels.tiles import Pair
 
 
 def with_window(
@@ -51,7 +52,7 @@ def _operands(near, entry, index, segment, window, block):
     # A query that fills the last tile reads the token that does, so that it has one to read.
     own = tiles.split(segment[:, segment.shape[1] - queries :], block, NEVER)
 
-    def read(start: Array, at: Array) -> tuple[Pair, Pair, Array]:
+    def read(start: Array, at: Array) -> tuple[Pair, tuple[Array, ...], Array]:
         cut = functools.partial(
             jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=length, axis=1
         )
