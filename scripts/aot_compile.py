@@ -146,9 +146,11 @@ def as_markdown(result: dict[str, Any]) -> str:
         "# TPU kernels, compiled ahead of time",
         "",
         f"Written by `make aot` with {releases}. {len(rows) - failed} of {len(rows)} programs"
-        " compile; they were compiled for these chips and not run. Backward is forward and backward"
-        " in one program. VMEM is that of the largest kernel, HBM what the program holds at once,"
-        " operands and results included; GB and GFLOP are what its kernels declare.",
+        " compile; they were compiled for these chips and not run. Backward is a gradient of"
+        " every real operand: the forward pass is part of it unless it only needs the operands, and"
+        " where no kernel is left (no GB) it is plain JAX. VMEM is that of the largest kernel, HBM"
+        " what the program holds at once, operands and results included; GB and GFLOP are what its"
+        " kernels declare.",
         "",
         "| device | op | shape | direction | VMEM, MiB | HBM, GiB | compile, s | GB | GFLOP |",
         "|---|---|---|---|---:|---:|---:|---:|---:|",

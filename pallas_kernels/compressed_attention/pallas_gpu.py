@@ -53,8 +53,9 @@ class Spans(NamedTuple):
 
 
 def gpu_heuristic(head_dim: int) -> Blocks:
-    """Tiles such that a program's sums, L x H in float32, fill a quarter of the registers."""
-    length = max(min(block_sizes("compressed_attention", "gpu")["sums"] // head_dim, 64), 16)
+    """Tiles whose sums, L x H in float32, leave registers for the scores and what is multiplied."""
+    sizes = block_sizes("compressed_attention", "gpu")
+    length = min(max(sizes["sums"] // head_dim, 16), sizes["length"])
     return Blocks(length, length, length)
 
 

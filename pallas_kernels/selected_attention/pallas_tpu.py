@@ -26,6 +26,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import tiles
+from pallas_kernels.block_sizes import block_sizes
 from pallas_kernels.masks import NEVER
 from pallas_kernels.selected_attention import xla_blocked
 from pallas_kernels.selected_attention.config import blocked_heuristic, tpu_heuristic
@@ -203,7 +204,8 @@ def _forward_pass(query, near, entry, index, segment, sink, window, block, inter
             pltpu.SemaphoreType.DMA((2,)),
         ],
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=2**25
+            dimension_semantics=("parallel", "parallel"),
+            vmem_limit_bytes=block_sizes("selected_attention", "tpu")["vmem_bytes"],
         ),
         cost_estimate=pl.CostEstimate(
             flops=4 * size,
