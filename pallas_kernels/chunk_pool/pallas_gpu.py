@@ -42,12 +42,6 @@ def gpu_heuristic(entries: int, gates: int, channels: int) -> Blocks:
     return Blocks(min(power_of_two_at_most(most // gate), power_of_two_at_most(entries)), gate)
 
 
-def _index(x: Any, entry: Array, i: Any, lane: int, gates: Any) -> tuple[Any, Array]:
-    """Where a tile lies in rows [B, E, S, L, G, ...], and which of its entries exist."""
-    at = (pl.program_id(2), jnp.clip(entry, 0, x.shape[1] - 1), i, lane, gates)
-    return at, (entry >= 0) & (entry < x.shape[1])
-
-
 def _kernel_axes(blocks: Blocks) -> tuple[Array, Any]:
     entry = pl.program_id(0) * blocks.entry + jnp.arange(blocks.entry)
     return entry, pl.ds(pl.program_id(1) * blocks.gate, blocks.gate)
@@ -68,9 +62,9 @@ def _forward_kernel(payload, score, bias, out, lse, *, blocks):
 
         def step(i, state, lane=lane, source=source):
             top, total, mixed = state
-            at, exists = _index(payload, source, i, lane, gates)
+            at = (b, jnp.maximum(source, 0), i, lane, gates)
             biased = score[at].astype(jnp.float32) + bias[i, lane, gates].astype(jnp.float32)[None]
-            biased = jnp.where(exists[:, None], biased, -jnp.inf)
+            biased = jnp.where((source >= 0)[:, None], biased, -jnp.inf)
             new = jnp.maximum(top, biased)
             weight, scale = jnp.exp(biased - new), jnp.exp(top - new)
             values = payload[(*at, slice(None))].astype(jnp.float32)

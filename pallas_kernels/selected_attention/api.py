@@ -11,7 +11,7 @@ from pallas_kernels import dispatch
 from pallas_kernels.dispatch import Implementation, check
 from pallas_kernels.masks import NEVER
 
-IMPLEMENTATIONS = ("pallas_tpu", "xla_blocked", "reference")
+IMPLEMENTATIONS = ("pallas_tpu", "pallas_gpu", "xla_blocked", "reference")
 
 
 def selected_attention(
