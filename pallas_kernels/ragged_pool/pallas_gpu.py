@@ -6,9 +6,9 @@ A program owns one entry and a tile of channels and walks through the tokens of 
 running softmax. The gradient of a token needs its own entry alone, so that backward there is no sum
 over tokens, and a gather that XLA fuses with what follows does it.
 
-Floor of the forward pass: values and scores in, entries and a logsumexp out: at T = 131072, D = 512,
-bfloat16, E = T / 8 that is 319 MB, 0.10 ms at 3.35 TB/s (H100). About 10 operations a number are 0.7
-G, less. Lowered for CUDA and run in interpret mode; not run on a GPU.
+Floor of the forward pass: values and scores in, entries and a logsumexp out: at T = 131072,
+D = 512, bfloat16, E = T / 8 that is 319 MB, 0.10 ms at 3.35 TB/s (H100). About 10 operations a
+number are 0.7 G, less. Lowered for CUDA and run in interpret mode; not run on a GPU.
 """
 
 import functools

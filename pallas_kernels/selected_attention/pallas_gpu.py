@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels import tiles, triton
+from pallas_kernels import triton
 from pallas_kernels.block_sizes import block_sizes
 from pallas_kernels.selected_attention import xla_blocked
 from pallas_kernels.selected_attention.config import blocked_heuristic
