@@ -14,7 +14,7 @@ NOTEBOOKS = $(sort $(wildcard notebooks/*.ipynb))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce report bench bench-kernels test test-all notebooks lint format lock clean
+.PHONY: help setup reproduce report bench bench-kernels aot test test-all notebooks lint format lock clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -31,6 +31,11 @@ bench: setup  ## time a training step, its parts, and what they could cost at be
 
 bench-kernels: setup  ## time and memory of the kernels' plain paths beside what they replace
 	@$(BIN)/python -m scripts.bench_kernels $(ARGS)
+
+aot: setup  ## compile every TPU kernel for real chips, without one (installs 0.7 GB)
+	@$(BIN)/python -m pip install -qq --no-build-isolation -c requirements.lock -e '.[aot]'
+	@$(BIN)/python -m scripts.aot_compile --json=docs/results/aot_tpu.json \
+		--table=docs/results/aot_tpu.md $(ARGS)
 
 test: lint  ## lint, types and the fast tests
 	@$(PYTEST) -m 'not slow' $(ARGS)
@@ -70,7 +75,7 @@ $(STAMP): setup.cfg pyproject.toml requirements.lock
 lock:  ## the newest releases that setup.cfg allows, into requirements.lock
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
 	@build/lock/bin/python -m pip install -qq -U setuptools wheel
-	@build/lock/bin/python -m pip install -qq --no-build-isolation -e '.[test,notebooks]'
+	@build/lock/bin/python -m pip install -qq --no-build-isolation -e '.[test,notebooks,aot]'
 	@grep '^#' requirements.lock > build/header
 	@build/lock/bin/python -m pip freeze --all --exclude-editable --exclude pip \
 		| cat build/header - > build/requirements.lock

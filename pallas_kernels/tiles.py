@@ -6,6 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
+# Keys and values of the same rows, or one array that serves as both.
+Pair = tuple[Float[Array, "B X K H"], ...]
+
 
 def power_of_two_at_most(x: int) -> int:
     """The largest power of two that is not above x; 1 for x < 1."""

@@ -12,9 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from pallas_kernels.compressed_attention.masks import Reads
 from pallas_kernels.masks import entry_mask, token_mask
-
-# Keys and values, or one array that serves as both.
-Pair = tuple[Float[Array, "B X K H"], ...]
+from pallas_kernels.tiles import Pair
 
 
 def softmax_with_sink(

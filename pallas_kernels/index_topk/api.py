@@ -12,7 +12,7 @@ from pallas_kernels.dispatch import Implementation, check
 from pallas_kernels.index_topk.reference import Picks
 from pallas_kernels.masks import NEVER
 
-IMPLEMENTATIONS = ("pallas_tpu", "xla_blocked", "reference")
+IMPLEMENTATIONS = ("pallas_tpu", "pallas_gpu", "xla_blocked", "reference")
 
 
 def index_topk(

@@ -4,6 +4,7 @@
 
 import dataclasses
 
+from pallas_kernels.block_sizes import block_sizes
 from pallas_kernels.tiles import power_of_two_at_most
 
 
@@ -23,7 +24,7 @@ class Blocks:
 
 
 def blocked_heuristic(query: tuple[int, ...], entries: int, picks: int) -> Blocks:
-    """For plain JAX: about 2^22 scores by head in a tile, and 2^22 gathered channels.
+    """For plain JAX: so many scores by head in a tile, and as many gathered channels.
 
     Args:
         query: shape of the queries, [B, Q, N, H].
@@ -31,11 +32,13 @@ def blocked_heuristic(query: tuple[int, ...], entries: int, picks: int) -> Block
         picks: how many are chosen.
     """
     batch, queries, heads, head_dim = query
+    sizes = block_sizes("index_topk", "xla")
     # A tile of entries as large as the picks keeps merging no dearer than scoring.
     entry = min(max(power_of_two_at_most(2 * picks - 1), 128), max(entries, 1))
-    rows = min(power_of_two_at_most(2**22 // (batch * heads * entry)), 128, queries)
-    gradient = power_of_two_at_most(2**22 // (batch * picks * max(heads, head_dim)))
-    return Blocks(rows, entry, min(gradient, 128, queries))
+    rows = power_of_two_at_most(sizes["scores"] // (batch * heads * entry))
+    gradient = power_of_two_at_most(sizes["scores"] // (batch * picks * max(heads, head_dim)))
+    most = min(sizes["query"], queries)
+    return Blocks(min(rows, most), entry, min(gradient, most))
 
 
 # Queries fill the lanes of the TPU kernel.

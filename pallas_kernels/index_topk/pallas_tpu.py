@@ -24,6 +24,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import tiles
+from pallas_kernels.block_sizes import block_sizes
 from pallas_kernels.index_topk.config import TPU_LANES, Blocks, blocked_heuristic, tpu_sorted
 from pallas_kernels.index_topk.gradient import with_gradient
 from pallas_kernels.index_topk.reference import Picks
@@ -187,7 +188,7 @@ def _select(query, weight, key, position, end, segment, entry_segment, picks, in
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "arbitrary"),
             # Queries of 64 heads in float32 take 8 MiB, twice while the next ones arrive.
-            vmem_limit_bytes=2**25,
+            vmem_limit_bytes=block_sizes("index_topk", "tpu")["vmem_bytes"],
         ),
         # Half of all pairs are visible in causal order.
         cost_estimate=pl.CostEstimate(

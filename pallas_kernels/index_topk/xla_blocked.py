@@ -75,7 +75,9 @@ def _select(query, weight, key, position, end, segment, entry_segment, picks, bl
                 jax.lax.dynamic_slice_in_dim(x, j * blocks.entry, blocks.entry, axis=1)
                 for x in (key, end, entry_segment)
             )
-            score = jnp.where(entry_mask(at, seg, e, s), index_scores(q, w, k[:, None]), -jnp.inf)
+            score = index_scores(q, w, k[:, None])
+            score = jnp.where(score == 0, 0, score)  # top_k puts -0 below 0, which are a tie
+            score = jnp.where(entry_mask(at, seg, e, s), score, -jnp.inf)
             index = jnp.broadcast_to(j * blocks.entry + jnp.arange(blocks.entry), score.shape)
             # top_k prefers what comes first, so equal scores stay in the order of the index.
             score = jnp.concatenate([best.score, score], axis=-1)

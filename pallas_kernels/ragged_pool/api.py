@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from pallas_kernels import dispatch
 from pallas_kernels.dispatch import Implementation, check
 
-IMPLEMENTATIONS = ("pallas_tpu", "xla_blocked", "reference")
+IMPLEMENTATIONS = ("pallas_tpu", "pallas_gpu", "xla_blocked", "reference")
 
 
 def ragged_pool(

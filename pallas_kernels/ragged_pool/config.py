@@ -4,6 +4,8 @@
 
 import dataclasses
 
+from pallas_kernels.block_sizes import block_sizes
+
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
@@ -25,10 +27,11 @@ def tpu_heuristic(tokens: int, entries: int, channels: int, gates: int) -> Block
 
     Scalar gates want all channels in one tile, since their gradient sums over channels.
     """
+    sizes = block_sizes("ragged_pool", "tpu")
     channel = channels
-    if gates > 1 and channels % 512 == 0:
-        channel = 512
-    most = max(2**15 // channel, 64) // 32 * 32
+    if gates > 1 and channels % sizes["channel"] == 0:
+        channel = sizes["channel"]
+    most = max(sizes["tile"] // channel, sizes["token"]) // 32 * 32
     mean = -(-tokens // max(entries, 1))
-    token = min(max(-(-32 * mean // 32) * 32, 64), most)
+    token = min(max(-(-32 * mean // 32) * 32, sizes["token"]), most)
     return Blocks(min(token, -(-tokens // 32) * 32), min(32, -(-entries // 8) * 8), channel)

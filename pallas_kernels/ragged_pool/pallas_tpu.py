@@ -23,12 +23,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.ragged_pool.config import Blocks, tpu_heuristic
-
-
-def _bounds(chunk: Int[Array, "B T"], entries: int) -> Int[Array, "B E1"]:
-    """Where each chunk starts, and where the last one ends; ids do not decrease along a row."""
-    find = functools.partial(jnp.searchsorted, side="left")
-    return jax.vmap(lambda c: find(c, jnp.arange(entries + 1)))(chunk).astype(jnp.int32)
+from pallas_kernels.ragged_pool.xla_blocked import chunk_bounds
 
 
 def _staircase(
@@ -181,7 +176,7 @@ def _call(kernel, value, score, chunk, per_entry, entries, blocks, interpret, *,
     """The grid that both passes share; `outputs` names the axis of each and its dtype."""
     batch, tokens, channels = value.shape
     gates = score.shape[2]
-    bounds = _bounds(chunk, entries)
+    bounds = chunk_bounds(chunk, entries)
     entry_tile, token_tile, steps = _staircase(bounds, tokens, blocks)
     count = -(-entries // blocks.entry)
     missing = ((0, 0), (0, count * blocks.entry - entries))

@@ -2,9 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pooling over chunks by segment reductions, in plain JAX: time and memory are T x D."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+
+
+def chunk_bounds(chunk: Int[Array, "B T"], entries: int) -> Int[Array, "B E1"]:
+    """Where each chunk starts, and where the last one ends; ids do not decrease along a row."""
+    find = functools.partial(jnp.searchsorted, side="left")
+    return jax.vmap(lambda c: find(c, jnp.arange(entries + 1)))(chunk).astype(jnp.int32)
 
 
 def _pool_row(

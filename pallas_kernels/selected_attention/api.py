@@ -9,34 +9,42 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels import dispatch
 from pallas_kernels.dispatch import Implementation, check
+from pallas_kernels.masks import NEVER
 
-IMPLEMENTATIONS = ("pallas_tpu", "xla_blocked", "reference")
+IMPLEMENTATIONS = ("pallas_tpu", "pallas_gpu", "xla_blocked", "reference")
 
 
 def selected_attention(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B T K H"],
-    value: Float[Array, "B T K H"] | None,
+    query: Float[Array, "B Q N H"],
+    key: Float[Array, "B X K H"],
+    value: Float[Array, "B X K H"] | None,
     entry_key: Float[Array, "B E K H"],
     entry_value: Float[Array, "B E K H"] | None,
-    index: Int[Array, "B T P"],
+    index: Int[Array, "B Q P"],
     *,
     window: int,
-    segment: Int[Array, "B T"] | None = None,
+    position: Int[Array, "*B"] | None = None,
+    segment: Int[Array, "B X"] | None = None,
     sink: Float[Array, "N"] | None = None,
     implementation: Implementation = None,
-) -> Float[Array, "B T N H"]:
+) -> Float[Array, "B Q N H"]:
     """One softmax over the last `window` tokens, the picked entries and the sink.
 
+    A sequence may come in parts: with the window - 1 tokens before it, a part gives what it would
+    give within the whole. At 131072 tokens the queries of DeepSeek-V4-Flash alone fill half of the
+    memory of a v5e.
+
     Args:
-        query: finished queries of the tokens 0 .. T - 1; the scale H^-0.5 is applied here.
-        key: finished keys of the same tokens.
+        query: finished queries of consecutive tokens; the scale H^-0.5 is applied here.
+        key: finished keys of consecutive tokens, the last Q of them the queries' own.
         value: their values, or None where the keys serve as values, here and in the entries.
         entry_key: finished keys of the entries.
         entry_value: their values, or None with `value`.
         index: entries that each query reads, of those that it may see; -1 for none. An entry that
             is named twice counts twice.
         window: exact tokens that a query reads, its own included.
+        position: position of the first query, [] or [B], which says how many of the X - Q tokens
+            before it exist: the last ones, and no more than `position`. All of them if None.
         segment: document of each token in packed rows; exact tokens of others are not read.
         sink: one logit a head that takes weight and gives nothing, or None.
         implementation: one of IMPLEMENTATIONS, several to try in order, or None for the best here.
@@ -48,8 +56,8 @@ def selected_attention(
         ValueError: if shapes or dtypes disagree, or, outside jit, if an index is no entry's.
         NotImplementedError: if the implementation that was asked for cannot run here.
     """
-    check(query.ndim == 4, "query.shape", query.shape, "it is [B, T, N, H]: reshape it.")
-    batch, tokens, heads, head_dim = query.shape
+    check(query.ndim == 4, "query.shape", query.shape, "it is [B, Q, N, H]: reshape it.")
+    batch, queries, heads, head_dim = query.shape
     given = value is not None, entry_value is not None
     check(len(set(given)) == 1, "(value, entry_value) given", given, "keys serve for both or none.")
     near = (key,) if value is None else (key, value)
@@ -57,6 +65,8 @@ def selected_attention(
     fits = entry_key.ndim == 4 and entry_key.shape[::3] == (batch, head_dim)
     check(fits, "entry_key.shape", entry_key.shape, f"query makes it ({batch}, E, K, {head_dim}).")
     _, entries, kv_heads, _ = entry_key.shape
+    tokens = key.shape[1] if key.ndim == 4 else queries
+    check(tokens >= queries, "key.shape", key.shape, f"it has a token a query: {queries} or more.")
     even = heads % kv_heads == 0
     check(even, "key-value heads", kv_heads, f"they divide the {heads} heads of query.")
     for names, pair, count in (
@@ -69,8 +79,8 @@ def selected_attention(
             same = x.dtype == query.dtype
             check(same, f"{name}.dtype", x.dtype, f"query is {query.dtype}: cast one of them.")
     dispatch.check_real(query=query)
-    fits = index.ndim == 3 and index.shape[:2] == (batch, tokens)
-    check(fits, "index.shape", index.shape, f"query makes it ({batch}, {tokens}, P).")
+    fits = index.ndim == 3 and index.shape[:2] == (batch, queries)
+    check(fits, "index.shape", index.shape, f"query makes it ({batch}, {queries}, P).")
     is_whole = jnp.issubdtype(index.dtype, jnp.integer)
     check(is_whole, "index.dtype", index.dtype, "indices are integers: cast them with astype.")
     if not isinstance(index, jax.core.Tracer):
@@ -82,7 +92,13 @@ def selected_attention(
     if segment is None:
         segment = jnp.zeros((batch, tokens), jnp.int32)
     expected = (batch, tokens)
-    check(segment.shape == expected, "segment.shape", segment.shape, f"query makes it {expected}.")
+    check(segment.shape == expected, "segment.shape", segment.shape, f"key makes it {expected}.")
+    if position is not None:
+        fits = position.shape in ((), (batch,))
+        check(fits, "position.shape", position.shape, f"it is () or ({batch},).")
+        missing = tokens - queries - position.reshape(-1, 1)
+        # A token that does not exist is in no query's document.
+        segment = jnp.where(jnp.arange(tokens) < missing, NEVER, segment)
     if sink is not None:
         check(sink.shape == (heads,), "sink.shape", sink.shape, f"query makes it ({heads},).")
     if entries == 0:  # a row that nobody picks spares every implementation this case

@@ -26,9 +26,11 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import tiles
+from pallas_kernels.block_sizes import block_sizes
+from pallas_kernels.masks import NEVER
 from pallas_kernels.selected_attention import xla_blocked
 from pallas_kernels.selected_attention.config import blocked_heuristic, tpu_heuristic
-from pallas_kernels.selected_attention.reference import Pair
+from pallas_kernels.tiles import Pair
 
 # Rows in HBM at which a copy may start and end: what fills the sublanes in bfloat16.
 ROWS = 16
@@ -130,7 +132,7 @@ def _kernel(
         def _():
             _fetch(entry_hbm, index_ref, far_refs, far_semaphore, 1 - slot, b, t + 1)
 
-        near_mask = (offset <= t) & (offset > t - window) & (first + offset >= 0)
+        near_mask = (offset <= t) & (offset > t - window)
         near_mask &= segment_ref[0] == own_segment_ref[0, 0, t]
         far_mask = picked_ref[0, pl.ds(t, 1), :] >= 0
         _wait(far_refs, far_semaphore, slot)
@@ -157,23 +159,21 @@ def _kernel(
 
 
 def _forward_pass(query, near, entry, index, segment, sink, window, block, interpret) -> Array:
-    batch, tokens, heads, head_dim = query.shape
+    batch, queries, heads, head_dim = query.shape
     width = near[0].shape[2] * head_dim
     margin = -(-(window - 1) // ROWS) * ROWS
     length = margin + block
     query, index = tiles.padded(query, block), tiles.padded(index, block, -1)
-    segment = tiles.padded(segment, block)
     count, picks = query.shape[1] // block, index.shape[2]
 
     def before(x: Array) -> Array:
-        """Room for the window of the first queries; [B, margin + T, K H]."""
-        return jnp.pad(
-            tiles.padded(x, block).reshape(batch, -1, width), ((0, 0), (margin, 0), (0, 0))
-        )
+        """The rows that tiles read one after the other; [B, margin + Q, K H]."""
+        return xla_blocked.with_window(x.reshape(batch, -1, width), queries, margin, block)
 
+    segment = xla_blocked.with_window(segment, queries, margin, block, NEVER)
     packed = tuple(map(_pack, entry))
     at_hand = block * jnp.arange(count)[:, None] + jnp.arange(length)
-    near_segment = jnp.pad(segment, ((0, 0), (margin, 0)))[:, at_hand]
+    near_segment, own_segment = segment[:, at_hand], segment[:, margin:]
     sinks = jnp.full(heads, -jnp.inf) if sink is None else sink.astype(jnp.float32)
     hbm = pl.BlockSpec(memory_space=pl.ANY)
     pair = tuple(hbm for _ in near)
@@ -204,7 +204,8 @@ def _forward_pass(query, near, entry, index, segment, sink, window, block, inter
             pltpu.SemaphoreType.DMA((2,)),
         ],
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=2**25
+            dimension_semantics=("parallel", "parallel"),
+            vmem_limit_bytes=block_sizes("selected_attention", "tpu")["vmem_bytes"],
         ),
         cost_estimate=pl.CostEstimate(
             flops=4 * size,
@@ -214,14 +215,14 @@ def _forward_pass(query, near, entry, index, segment, sink, window, block, inter
         interpret=interpret,
     )(
         index,
-        segment.reshape(batch * count, 1, block),
+        own_segment.reshape(batch * count, 1, block),
         index,
         near_segment.reshape(batch * count, 1, length),
         sinks[:, None],
         query,
         tuple(map(before, near)),
         packed,
-    )[:, :tokens]
+    )[:, :queries]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
@@ -244,17 +245,17 @@ _attend.defvjp(_forward, _backward)
 
 
 def selected_attention(
-    query: Float[Array, "B T N H"],
+    query: Float[Array, "B Q N H"],
     near: Pair,
     entry: Pair,
-    index: Int[Array, "B T P"],
-    segment: Int[Array, "B T"],
+    index: Int[Array, "B Q P"],
+    segment: Int[Array, "B X"],
     sink: Float[Array, "N"] | None,
     *,
     window: int,
     block: int | None = None,
     interpret: Any = False,
-) -> Float[Array, "B T N H"]:
+) -> Float[Array, "B Q N H"]:
     """See `api.selected_attention`; `block` queries a tile. The gradient is that of plain JAX.
 
     Raises:

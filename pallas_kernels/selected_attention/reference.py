@@ -4,7 +4,7 @@
 
 One softmax over the last `window` tokens of the query's document, the entries that were picked for
 this query, and the sink, which takes weight and gives nothing (DeepSeek-V4, arXiv:2606.19348).
-Gathers all B x T x P entries.
+Gathers all B x Q x P entries.
 """
 
 import jax
@@ -13,28 +13,23 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels import tiles
 from pallas_kernels.masks import token_mask
-
-# Keys and values, or one array that serves as both.
-Pair = tuple[Float[Array, "..."], ...]
+from pallas_kernels.tiles import Pair
 
 
 def local_mask(
-    position: Int[Array, "Q"],
-    token: Int[Array, "X"],
-    segment: Int[Array, "B Q"],
-    token_segment: Int[Array, "B X"],
-    window: int,
+    segment: Int[Array, "B Q"], token_segment: Int[Array, "B X"], window: int
 ) -> Bool[Array, "B Q X"]:
-    """Whether each query reads each exact token; token < 0 marks padding."""
-    since = jnp.maximum(position - window + 1, 0)
-    return token_mask(position[None], since[None], segment, token[None], token_segment)
+    """Whether each query reads each exact token; the last Q tokens are the queries' own."""
+    token = jnp.arange(token_segment.shape[1])[None]
+    position = token[:, token.shape[1] - segment.shape[1] :]
+    return token_mask(position, position - window + 1, segment, token, token_segment)
 
 
 def mix(
     query: Float[Array, "B Q N H"],
     near: Pair,
     near_mask: Bool[Array, "B Q X"],
-    far: Pair,
+    far: tuple[Float[Array, "B Q P K H"], ...],
     far_mask: Bool[Array, "B Q P"],
     sink: Float[Array, "N"] | None,
 ) -> Float[Array, "B Q N H"]:
@@ -74,17 +69,17 @@ def mix(
 
 
 def selected_attention(
-    query: Float[Array, "B T N H"],
+    query: Float[Array, "B Q N H"],
     near: Pair,
     entry: Pair,
-    index: Int[Array, "B T P"],
-    segment: Int[Array, "B T"],
+    index: Int[Array, "B Q P"],
+    segment: Int[Array, "B X"],
     sink: Float[Array, "N"] | None,
     *,
     window: int,
-) -> Float[Array, "B T N H"]:
+) -> Float[Array, "B Q N H"]:
     """See `api.selected_attention`, which pairs keys and values."""
-    token = jnp.arange(query.shape[1])
-    near_mask = local_mask(token, token, segment, segment, window)
+    own = segment[:, segment.shape[1] - query.shape[1] :]
+    near_mask = local_mask(own, segment, window)
     far = tuple(tiles.take_rows(rows, index) for rows in entry)
     return mix(query, near, near_mask, far, index >= 0, sink)

@@ -131,6 +131,16 @@ class TestIndexTopk:
         np.testing.assert_array_equal(actual.score, score)
         assert actual.index.dtype == jnp.int32
 
+    def test_zeros_of_either_sign_are_a_tie(self, name):
+        """One channel and one head: no sum turns the signs of the products into one."""
+        keys = jnp.asarray([-1, 0.0, -0.0, -2, 0.0, -0.0, -1, 0.0])
+        x = operands(batch=1, queries=24, heads=1, head_dim=1, whole=True)
+        x["key"], x["query"] = keys[None, :, None], jnp.ones_like(x["query"])
+        for weight in (-1.0, 1.0):
+            x["weight"] = jnp.full_like(x["weight"], weight)
+            actual = compiled(name)(**x, picks=5)
+            np.testing.assert_array_equal(actual.index, by_loops(x, 5)[0])
+
     def test_rounding_of_float32(self, name):
         x = operands(**SHAPE, seed=1)
         assert_close(compiled(name)(**x, picks=5).score, by_loops(x, 5)[1])
@@ -224,6 +234,15 @@ def test_any_shape(name, queries, entries, picks, documents):
     actual = compiled(name)(**x, picks=picks)
     np.testing.assert_array_equal(actual.index, index)
     np.testing.assert_array_equal(actual.score, score)
+
+
+def test_blocked_merges_zeros_of_either_sign_in_the_order_of_the_index(monkeypatch):
+    zeros = lambda q, w, k: jnp.where(jnp.arange(k.shape[-2]) % 2, 0.0, -0.0) * w[..., :1]  # noqa: E731
+    monkeypatch.setattr(xla_blocked, "index_scores", zeros)
+    x = operands(**SHAPE, whole=True)
+    x["weight"] = jnp.ones_like(x["weight"])
+    index = jax.jit(functools.partial(IMPLEMENTATIONS["xla_blocked"], picks=3))(**x).index
+    np.testing.assert_array_equal(index[:, -1], [[0, 1, 2]] * 2)
 
 
 def test_blocked_reads_only_tiles_that_may_be_seen():

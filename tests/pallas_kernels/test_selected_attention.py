@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels.masks import NEVER
 from pallas_kernels.selected_attention import pallas_tpu, reference, xla_blocked
 from pallas_kernels.selected_attention.api import selected_attention
 from pallas_kernels.selected_attention.arg_specs import SPECS
@@ -52,10 +53,15 @@ def operands(
     shared=False,
     sink=True,
     documents=1,
+    before=0,
+    missing=0,
     dtype="float32",
     seed=0,
 ):
-    """Random picks without repetition, fewer than P in many rows, none at all in some."""
+    """Random picks without repetition, fewer than P in many rows, none at all in some.
+
+    Of the `before` tokens ahead of the queries the first `missing` do not exist.
+    """
     rng = np.random.default_rng(seed)
 
     def draw(*shape):
@@ -68,13 +74,15 @@ def operands(
     width = max(picks - entries, 0)
     order = np.pad(order, ((0, 0), (0, 0), (0, width)), constant_values=-1)[..., :picks]
     real = np.arange(picks) < rng.integers(0, picks + 1, (batch, tokens, 1))
-    position = np.broadcast_to(np.arange(tokens), (batch, tokens))
+    every = before + tokens
+    segment = np.tile(np.arange(every) // -(-every // documents), (batch, 1))
+    segment[:, :missing] = NEVER
     return (
         draw(batch, tokens, heads, head_dim),
-        pair(tokens),
+        pair(every),
         pair(entries),
         jnp.asarray(np.where(real, order, -1), jnp.int32),
-        jnp.asarray(position // -(-tokens // documents), jnp.int32),
+        jnp.asarray(segment, jnp.int32),
         draw(heads) if sink else None,
     )
 
@@ -83,16 +91,17 @@ def by_loops(query, near, entry, index, segment, sink, window):
     """One softmax a head and query, in float64."""
     query, near, entry = jax.tree.map(lambda x: np.asarray(x, np.float64), (query, near, entry))
     out = np.zeros(query.shape)
-    batch, tokens, heads, head_dim = query.shape
-    for b, t, n in np.ndindex(batch, tokens, heads):
+    batch, queries, heads, head_dim = query.shape
+    for b, q, n in np.ndindex(batch, queries, heads):
         h = n // (heads // near[0].shape[2])
+        t = near[0].shape[1] - queries + q
         local = [s for s in range(max(0, t - window + 1), t + 1) if segment[b, s] == segment[b, t]]
-        picked = [e for e in np.asarray(index[b, t]) if e >= 0]
+        picked = [e for e in np.asarray(index[b, q]) if e >= 0]
         keys = np.stack([near[0][b, s, h] for s in local] + [entry[0][b, e, h] for e in picked])
         values = np.stack([near[-1][b, s, h] for s in local] + [entry[-1][b, e, h] for e in picked])
-        weight = np.exp(keys @ query[b, t, n] / head_dim**0.5)
+        weight = np.exp(keys @ query[b, q, n] / head_dim**0.5)
         extra = 0 if sink is None else np.exp(float(sink[n]))
-        out[b, t, n] = weight @ values / (weight.sum() + extra)
+        out[b, q, n] = weight @ values / (weight.sum() + extra)
     return out
 
 
@@ -124,6 +133,8 @@ VARIANTS = {
     "one array, one head": {"shared": True, "kv_heads": 1},
     "no sink, documents": {"sink": False, "documents": 3},
     "bfloat16": {"dtype": "bfloat16", "shared": True, "kv_heads": 1},
+    "after more than a window": {"before": 19, "documents": 2},
+    "after less than a window": {"before": 3, "missing": 1},
 }
 
 
@@ -162,7 +173,10 @@ class TestSelectedAttention:
 
 
 @pytest.mark.parametrize("name", mostly_slow(IMPLEMENTATIONS))
-@pytest.mark.parametrize("variant", mostly_slow(VARIANTS, fast=["bfloat16", "no sink, documents"]))
+@pytest.mark.parametrize(
+    "variant",
+    mostly_slow(VARIANTS, fast=["bfloat16", "no sink, documents", "after more than a window"]),
+)
 def test_gradients(name, variant):
     x = real_first(operands(**SHAPE | VARIANTS[variant]))
     actual = jax.jit(gradients(functools.partial(IMPLEMENTATIONS[name], window=WINDOW)))(*x)
@@ -275,12 +289,42 @@ class TestCall:
         alone = by_loops(query, x[1], x[2], jnp.full_like(index, -1), segment, None, WINDOW)
         assert_close(actual, alone)
 
+    @pytest.mark.parametrize("implementation", ["xla_blocked", "reference"])
+    def test_parts_of_a_sequence_equal_the_whole(self, implementation):
+        x = operands(**SHAPE, documents=2)
+        query, (key, value), (entry_key, entry_value), index, segment, sink = x
+        call = functools.partial(
+            selected_attention, window=WINDOW, sink=sink, implementation=implementation
+        )
+        run = jax.jit(lambda q, k, v, i, at, s: call(
+            q, k, v, entry_key, entry_value, i, position=at, segment=s
+        ))  # fmt: skip
+        # Row 0 of the batch from its start, row 1 from the middle, with a window before both.
+        starts, length, before = np.array([0, 12]), 9, WINDOW - 1
+        rows = starts[:, None] - before + np.arange(before + length)
+
+        def cut(x, rows):
+            return jnp.stack([x[b, jnp.asarray(np.maximum(at, 0))] for b, at in enumerate(rows)])
+
+        found = run(
+            cut(query, rows[:, before:]),
+            cut(key, rows),
+            cut(value, rows),
+            cut(index, rows[:, before:]),
+            jnp.asarray(starts),
+            cut(segment, rows),
+        )
+        whole = by_loops(*x, WINDOW)
+        assert_close(found, cut(jnp.asarray(whole), rows[:, before:]))
+
     @pytest.mark.parametrize(
         ("change", "message"),
         [
+            ({"position": jnp.zeros(3, int)}, r"position.shape=\(3,\).*\(2,\)"),
             ({"query": jnp.zeros((2, 21, 4))}, r"query.shape=\(2, 21, 4\).*reshape"),
             ({"value": None}, r"given=\(False, True\).*both or none"),
-            ({"key": jnp.zeros((2, 20, 2, 4))}, r"key.shape=\(2, 20, 2, 4\).*\(2, 21, 2, 4\)"),
+            ({"key": jnp.zeros((2, 20, 2, 4))}, r"key.shape=\(2, 20, 2, 4\).*21 or more"),
+            ({"value": jnp.zeros((2, 22, 2, 4))}, r"value.shape=\(2, 22, 2, 4\).*\(2, 21, 2, 4\)"),
             ({"key": jnp.zeros((2, 21, 2, 4), "bfloat16")}, "key.dtype=bfloat16.*float32"),
             ({"entry_key": jnp.zeros((2, 7, 2, 5))}, r"entry_key.shape=\(2, 7, 2, 5\)"),
             ({"index": jnp.full((2, 21, 3), 7)}, r"index=-1 .. 7.*-1 .. 6"),
