@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from phasejax.models.cache import Cache
 from phasejax.models.deepseek_v4 import quantization
 from phasejax.models.deepseek_v4.attention import Attention, Shared
 from phasejax.models.deepseek_v4.compressor import WindowCompressor
