@@ -17,6 +17,8 @@ M      residues of a token position, t mod M, M a multiple of every stride compa
 =====  ==========================================================================
 """
 
+from typing import Literal
+
 from jaxtyping import Array, Bool, Float, Int
 
 Tokens = Int[Array, "B T"]
@@ -29,10 +31,12 @@ Logits = Float[Array, "B Q V"]
 Positions = Int[Array, "Q"]
 EntryIndex = Int[Array, "E"]
 EntryMask = Bool[Array, "E"]
+DType = Literal["float32", "bfloat16", "float16"]  # as configs name them
 
 __all__ = [
     "Array",
     "Bool",
+    "DType",
     "EntryIndex",
     "EntryKeys",
     "EntryMask",

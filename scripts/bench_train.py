@@ -5,9 +5,8 @@
     python -m scripts.bench_train --json=docs/results/bench_train.json
 
 On one core: the step of the laptop's W8/S8 run, a plain float32 matrix product in the same
-process, the
-generation of a batch, and the compilation. With --compare=torch (where PyTorch is installed) also
-plain eager PyTorch on a model of the same layers with dense masked attention.
+process, the generation of a batch, and the compilation. With --compare=torch (where PyTorch is
+installed) also plain eager PyTorch on a model of the same layers with dense masked attention.
 """
 
 import json

@@ -2,6 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The --config flag: a Python file whose get_config() returns the flat view of a run."""
 
+import runpy
+import traceback
+from pathlib import Path
+
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
@@ -27,9 +31,56 @@ def to_run_config(flat: ConfigDict) -> RunConfig:
     """
     try:
         values = flat.to_dict()
-    except OSError as error:
+    except OSError as error:  # of a default, which may lie elsewhere
         raise ValueError(str(error)) from error
     return RunConfig.from_flat(values)
+
+
+def check_file(argv: list[str]) -> None:
+    """Loads the file of --config by itself first, to say in which of its lines a mistake is.
+
+    Raises:
+        app.UsageError: if it is missing, cannot be executed or gives no ConfigDict.
+    """
+    path = _path(argv)
+    if not path:
+        return
+    if not Path(path).is_file():
+        raise app.UsageError(f"--config={path} is not a file: name one, such as those in configs/.")
+    try:
+        module = runpy.run_path(path)
+        if "get_config" not in module:
+            raise app.UsageError(
+                f"{path} has no get_config(): define it, and let it return a ConfigDict."
+            )
+        made = module["get_config"]()
+    except app.UsageError:
+        raise
+    except Exception as error:
+        line = _line(error, path)
+        raise app.UsageError(
+            f"{path}, line {line}: {type(error).__name__}: {error}: mend the file."
+        ) from error
+    if not isinstance(made, ConfigDict):
+        raise app.UsageError(
+            f"{path}: get_config() returns {type(made).__name__}: let it return a ConfigDict."
+        )
+
+
+def _path(argv: list[str]) -> str | None:
+    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+        name, equals, value = argument.partition("=")
+        if name in ("--config", "-config"):
+            return value if equals else following
+    return None
+
+
+def _line(error: Exception, path: str) -> int | None:
+    """Line of the file at which an error arose, though it may be raised further in."""
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return error.lineno
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+    return lines[-1] if lines else None
 
 
 def check_fields(argv: list[str]) -> None:

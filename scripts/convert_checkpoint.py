@@ -38,4 +38,4 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    running.run(main)
+    running.run(main, first="source")

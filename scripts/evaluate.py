@@ -28,8 +28,8 @@ def evaluate_run(workdir: str, *, quiet: bool) -> None:
 
 def main(_: list[str]) -> None:
     """Maps flags to arguments."""
-    running.guarded(evaluate_run, _WORKDIR.value, quiet=_QUIET.value)
+    evaluate_run(_WORKDIR.value, quiet=_QUIET.value)
 
 
 if __name__ == "__main__":
-    running.run(main)
+    running.run(main, first="workdir")

@@ -9,10 +9,10 @@ The same command again continues: finished runs are skipped, interrupted ones re
 report/index.html; its numbers are in report/summary.json.
 """
 
-import concurrent.futures
+import collections
+import contextlib
 import importlib
 import json
-import multiprocessing
 import os
 import signal
 import time
@@ -23,8 +23,7 @@ from absl import flags
 from rich.progress import TextColumn
 
 from configs.presets import PRESETS
-from phasejax.files import write_atomic
-from phasejax.training.config import RunConfig
+from phasejax.training.config import OWN_FIELDS, RunConfig
 from phasejax.validation import nearest
 from scripts import running
 from scripts.workers import Event, Job, is_done, run_all
@@ -44,8 +43,6 @@ _PERMUTATIONS = flags.DEFINE_integer(
     "permutations", 9999, "Permutations of every test.", lower_bound=99
 )
 
-CLOCK_FILE = "seconds.json"
-
 
 def make_jobs(
     preset: str,
@@ -58,32 +55,29 @@ def make_jobs(
     """The runs of a preset.
 
     Raises:
-        ValueError: for an unknown preset or run, naming the closest one.
+        ValueError: for an unknown preset or run, naming the closest one; for a run or seed that is
+            named twice; for a change that does not fit.
     """
     if preset not in PRESETS:
         raise ValueError(f"Unknown preset {preset!r}: {nearest(preset, PRESETS)}")
     chosen = PRESETS[preset]
+    seeds = list(chosen.seeds) if seeds is None else seeds
+    for flag, named in (("runs", runs or []), ("seeds", seeds)):
+        twice = [item for item, count in collections.Counter(named).items() if count > 1]
+        if twice:
+            raise ValueError(f"--{flag} names {twice[0]} more than once: name it once.")
     for name in runs or ():
         if name not in chosen.names:
             raise ValueError(
                 f"Unknown run {name!r} of preset {preset}: {nearest(name, chosen.names)}"
             )
     jobs = []
-    for seed in chosen.seeds if seeds is None else seeds:
+    for seed in seeds:
         for name in runs or chosen.names:
             flat = importlib.import_module(f"configs.laptop.{name}").get_config().to_dict()
             config = RunConfig.from_flat(flat | overrides | {"seed": seed})
             jobs.append(Job(config, str(workdir / f"{name}-seed{seed}")))
     return jobs
-
-
-def total_seconds(workdir: Path, spent: float) -> float:
-    """Adds the seconds of this call to those of earlier ones on the same runs."""
-    path = workdir / CLOCK_FILE
-    seconds = spent + (json.loads(path.read_text())["seconds"] if path.exists() else 0.0)
-    workdir.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps({"seconds": seconds}))
-    return seconds
 
 
 def reproduce(
@@ -100,6 +94,10 @@ def reproduce(
     """Makes every missing run, then the report; returns whether all runs are in it."""
     began = time.monotonic()
     jobs = make_jobs(preset, workdir, runs=runs, seeds=seeds, overrides=overrides or {})
+    running.check_folder("--report", report)
+    running.check_folder("--workdir", workdir)
+    for job in jobs:
+        running.check_folder("the folder of a run", Path(job.workdir))
     todo = [job for job in jobs if not is_done(job)]
     if len(todo) < len(jobs):
         running.console.print(f"{len(jobs) - len(todo)} of {len(jobs)} runs are finished already.")
@@ -110,36 +108,22 @@ def reproduce(
                 cache = str(workdir / "compiled")
                 complete = run_all(todo, workers=workers, cache=cache, on_event=bars.show)
     finally:
-        total_seconds(workdir, time.monotonic() - began)
+        running.total_seconds(workdir, time.monotonic() - began)
     done = [job.workdir for job in jobs if is_done(job)]
     if not done:
         running.console.print(
             "No run is finished, so there is nothing to report.", style="bold red"
         )
         return False
-    path = write(done, report, permutations=permutations, workdir=workdir)
+    began = time.monotonic()
+    path = running.write_report(
+        done,
+        report,
+        permutations=permutations,
+        seconds=lambda: running.total_seconds(workdir, time.monotonic() - began),
+    )
     running.console.print(f"Report: {path}", soft_wrap=True)
     return complete
-
-
-def write(workdirs: list[str], report: Path, *, permutations: int, workdir: Path) -> Path:
-    """Summarizes finished runs and writes the report; the seconds that it takes count too."""
-    from phasejax.analysis.report import write_report
-    from phasejax.analysis.runs import read_run
-    from phasejax.analysis.summary import summarize
-
-    began = time.monotonic()
-    loaded = [read_run(path) for path in workdirs]
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with (
-        running.console.status("Testing for periods, drawing the report"),
-        concurrent.futures.ProcessPoolExecutor(
-            mp_context=multiprocessing.get_context("spawn")
-        ) as pool,
-    ):
-        summary = summarize(loaded, permutations=permutations, map_runs=pool.map)
-        summary["wall_seconds"] = round(total_seconds(workdir, time.monotonic() - began), 1)
-        return write_report(loaded, summary, report)
 
 
 class JobBars:
@@ -176,7 +160,7 @@ class JobBars:
             self._done[event.job] = step / (step + left)
         elif event.kind == "score":
             padding, done, total = event.detail
-            self._bars.update(task, note=f"evaluating {padding} {done / total:.0%}")
+            self._bars.update(task, note=f"evaluating {padding} {done / total:4.0%}")
         else:
             self._bars.remove_task(task)
             if event.kind == "done":
@@ -184,7 +168,8 @@ class JobBars:
             if event.kind == "failed":
                 message, details = event.detail
                 running.console.print(f"{label} failed: {message}", style="bold red", markup=False)
-                Path(self._jobs[event.job].workdir, "error.txt").write_text(details)
+                with contextlib.suppress(OSError):  # a full disk must not end the other runs
+                    Path(self._jobs[event.job].workdir, "error.txt").write_text(details)
         self._bars.update(self._all, completed=sum(self._done.values()))
 
 
@@ -192,11 +177,18 @@ def parse_overrides(items: list[str]) -> dict[str, Any]:
     """Fields and values of --override.
 
     Raises:
-        ValueError: naming the item that is not FIELD=JSON.
+        ValueError: naming the item that is not FIELD=JSON, or whose field is not for all runs.
     """
     overrides = {}
     for item in items:
         name, _, value = item.partition("=")
+        if name in OWN_FIELDS:
+            raise ValueError(
+                f"--override={item}: every run has its own {name}, so choose runs with --runs and"
+                " seeds with --seeds."
+            )
+        if name in overrides:
+            raise ValueError(f"--override={item} changes {name} a second time: change it once.")
         try:
             overrides[name] = json.loads(value)
         except json.JSONDecodeError as error:
@@ -211,7 +203,7 @@ def parse_seeds(items: list[str] | None) -> list[int] | None:
         ValueError: naming the flag, if one is not a number.
     """
     try:
-        return [int(item) for item in items] if items else None
+        return None if items is None else [int(item) for item in items]
     except ValueError as error:
         raise ValueError(f"--seeds={','.join(items or ())} are not whole numbers.") from error
 
@@ -220,17 +212,15 @@ def main(_: list[str]) -> int:
     """Maps flags to arguments."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     preset = _PRESET.value
-    overrides = running.guarded(parse_overrides, _OVERRIDES.value)
     try:
-        complete = running.guarded(
-            reproduce,
+        complete = reproduce(
             preset,
             Path(_WORKDIR.value or f"runs/{preset}"),
             Path(_REPORT.value),
             workers=_WORKERS.value or len(os.sched_getaffinity(0)),
             runs=_RUNS.value,
-            seeds=running.guarded(parse_seeds, _SEEDS.value),
-            overrides=overrides,
+            seeds=parse_seeds(_SEEDS.value),
+            overrides=parse_overrides(_OVERRIDES.value),
             permutations=_PERMUTATIONS.value,
         )
     except KeyboardInterrupt:
@@ -240,4 +230,4 @@ def main(_: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    running.run(main)
+    running.run(main, first="preset")

@@ -1,10 +1,18 @@
 # Copyright 2026 The phasejax Authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts share: one-line errors, progress with ETA, tables."""
+"""What the scripts share: one-line errors, progress with ETA, tables, the report."""
 
+import concurrent.futures
 import contextlib
+import functools
+import json
+import math
+import multiprocessing
+import os
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
@@ -12,33 +20,58 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from phasejax.files import write_atomic
 from phasejax.training.config import RunConfig
 from scripts import config_flag
 
 UNFINISHED = 3  # exit status of a run that was asked to stop and can be continued
+CLOCK_FILE = "seconds.json"
 console = Console(stderr=True)
 
 
-def run(main: Callable[[list[str]], int | None]) -> None:
-    """app.run, with the JAX flags defined and misspelt config fields named."""
+def run(main: Callable[[list[str]], int | None], *, first: str | None = None) -> None:
+    """app.run, with the JAX flags defined; whatever names a remedy ends the program in one line.
+
+    Args:
+        main: maps flags to arguments; its result is the exit status.
+        first: the flag that an argument without a name was probably meant for.
+    """
     import jax
 
     jax.config.config_with_absl()
-    try:
-        config_flag.check_fields(sys.argv[1:])
-    except app.UsageError as error:
-        fail(error)
-    app.run(main, flags_parser=_parse)
+    if "config" in flags.FLAGS:
+        try:
+            config_flag.check_fields(sys.argv[1:])
+            config_flag.check_file(sys.argv[1:])
+        except app.UsageError as error:
+            fail(error)
+    parse = functools.partial(_parse, first=first)
+    app.run(functools.partial(guarded, main), flags_parser=parse)
 
 
-def _parse(argv: list[str]) -> list[str]:
+def _parse(argv: list[str], *, first: str | None) -> list[str]:
     try:
         rest = flags.FLAGS(argv)
+        _refuse_unnamed(rest[1:], first)
+        _refuse_empty(argv[0])
     except (flags.Error, FileNotFoundError, TypeError, ValueError) as error:
         fail(error)
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)  # what checkpoints say of themselves hides progress
     return rest
+
+
+def _refuse_unnamed(arguments: list[str], first: str | None) -> None:
+    if arguments:
+        remedy = f"did you mean --{first}={arguments[0]}?" if first else "write --NAME=VALUE."
+        raise ValueError(f"{arguments[0]!r} stands without the name of a flag: {remedy}")
+
+
+def _refuse_empty(script: str) -> None:
+    for flag in flags.FLAGS.get_key_flags_for_module(script):
+        value = flag.value
+        if flag.present and isinstance(value, str | list) and (not value or "" in list(value)):
+            raise ValueError(f"--{flag.name} has an empty value: give it one or leave it out.")
 
 
 def fail(error: Exception) -> NoReturn:
@@ -48,11 +81,108 @@ def fail(error: Exception) -> NoReturn:
 
 
 def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls a function; errors that name a remedy end the program in one line."""
+    """Calls a function; errors that name a remedy end the program in one line.
+
+    So do those of the system, such as a full disk. With --verbosity=1 the traceback is shown.
+    """
     try:
         return function(*args, **kwargs)
     except (ValueError, FloatingPointError) as error:
+        if logging.level_debug():
+            raise
         fail(error)
+    except OSError as error:
+        if logging.level_debug():
+            raise
+        fail(OSError(f"{error}: mend that; the same command continues."))
+
+
+def check_folder(name: str, path: Path) -> None:
+    """Makes a folder that will be written to, if need be, before anything long begins.
+
+    Raises:
+        ValueError: naming it, if that cannot be.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{name}={str(path)!r} is not a folder that can be written to ({error.strerror}): move"
+            " what is there, or choose another."
+        ) from error
+
+
+def check_json(path: str | None) -> None:
+    """Checks that a file of numbers can be written, before they are measured.
+
+    Raises:
+        ValueError: naming it, if it cannot.
+    """
+    if path is not None:
+        check_folder("the folder of --json", Path(path).parent)
+        if Path(path).is_dir():
+            raise ValueError(f"--json={path} is a folder: name a file.")
+
+
+def write_json(path: str | None, result: dict[str, Any]) -> None:
+    """Writes numbers, if there is a file for them."""
+    if path is not None:
+        write_atomic(Path(path), json.dumps(result, indent=2) + "\n")
+
+
+def read_seconds(workdir: Path) -> float | None:
+    """Seconds that the runs in a folder and their report took; None if that is not known."""
+    try:
+        seconds = json.loads((workdir / CLOCK_FILE).read_text(encoding="utf-8"))["seconds"]
+        return float(seconds) if 0 <= float(seconds) < math.inf else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def total_seconds(workdir: Path, spent: float) -> float:
+    """Adds the seconds of this call to those of earlier ones on the same runs."""
+    seconds = spent + (read_seconds(workdir) or 0.0)
+    workdir.mkdir(parents=True, exist_ok=True)
+    write_atomic(workdir / CLOCK_FILE, json.dumps({"seconds": seconds}))
+    return seconds
+
+
+def write_report(
+    workdirs: Sequence[str | Path],
+    report: Path,
+    *,
+    permutations: int,
+    seconds: Callable[[], float | None],
+) -> Path:
+    """Summarizes finished runs and writes the report.
+
+    Args:
+        workdirs: folders of the runs.
+        report: folder of the report.
+        permutations: of every test.
+        seconds: says what the job took; called once all tests are done.
+
+    Raises:
+        ValueError: if a run cannot be read.
+    """
+    from phasejax.analysis import report as pages
+    from phasejax.analysis.runs import read_run
+    from phasejax.analysis.summary import summarize
+
+    loaded = [read_run(path) for path in workdirs]
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with (
+        console.status("Testing for periods, drawing the report"),
+        concurrent.futures.ProcessPoolExecutor(
+            mp_context=multiprocessing.get_context("spawn")
+        ) as pool,
+    ):
+        summary = summarize(loaded, permutations=permutations, map_runs=pool.map)
+        taken = seconds()
+        summary["wall_seconds"] = None if taken is None else round(taken, 1)
+        return pages.write_report(loaded, summary, report)
 
 
 def bars(*extra: Any) -> Progress:

@@ -2,20 +2,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs side by side: one process a core, each training and evaluating one run after the other."""
 
+import collections
+import contextlib
 import dataclasses
 import functools
 import multiprocessing
+import multiprocessing.connection
 import os
 import queue
 import signal
 import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from phasejax.training.config import RunConfig
+
+ENDS = ("done", "stopped", "failed")  # kinds of events after which a worker is free
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,41 +67,78 @@ def run_job(job: Job, say: Callable[[str, Any], None], stop: Any) -> bool:
     return True
 
 
-def _stop_with_parent(stop: Any) -> None:
-    """A worker whose parent was killed checkpoints its run and ends."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        stop.set()
+def _work(core: int | None, cache: str, jobs: Sequence[Job], pipe: Connection) -> None:
+    """A worker process: pinned to a core before JAX counts them.
 
-
-def _say(events: Any, index: int, kind: str, detail: Any) -> None:
-    events.put(Event(index, kind, detail))
-
-
-def _work(
-    core: int | None, cache: str, jobs: Sequence[Job], todo: Any, events: Any, stop: Any
-) -> None:
-    """A worker process: pinned to a core before JAX counts them."""
+    It hears indices of jobs, and None when it should checkpoint and end.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and says stop
-    threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
     if core is not None:
         os.sched_setaffinity(0, {core})
+    stop, todo = threading.Event(), queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(pipe, stop, todo), daemon=True).start()
     import jax
 
     jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
-    while not stop.is_set():
+    while (index := todo.get()) is not None:
+        say = functools.partial(_say, pipe, index)
         try:
-            index = todo.get_nowait()
-        except queue.Empty:
-            return
-        try:
-            finished = run_job(jobs[index], functools.partial(_say, events, index), stop)
-            events.put(Event(index, "done" if finished else "stopped"))
+            finished = run_job(jobs[index], say, stop)
+            say("done" if finished else "stopped")
         except Exception as error:  # one failed run must not end the others
-            detail = (f"{type(error).__name__}: {error}", traceback.format_exc())
-            events.put(Event(index, "failed", detail))
+            say("failed", (f"{type(error).__name__}: {error}", traceback.format_exc()))
+
+
+def _listen(pipe: Connection, stop: threading.Event, todo: queue.SimpleQueue) -> None:
+    """Hears the parent; one that was killed says stop, too."""
+    with contextlib.suppress(EOFError, OSError):
+        while (index := pipe.recv()) is not None:
+            todo.put(index)
+    stop.set()
+    todo.put(None)
+
+
+def _say(pipe: Connection, index: int, kind: str, detail: Any = None) -> None:
+    with contextlib.suppress(OSError):  # the parent was killed: the run is to be checkpointed
+        pipe.send(Event(index, kind, detail))
+
+
+class _Worker:
+    """The parent's view of a worker: its process, its pipe, the job that it is at."""
+
+    def __init__(self, core: int | None, cache: str, jobs: Sequence[Job]):
+        context = multiprocessing.get_context("spawn")
+        self.core = core
+        self.job: int | None = None
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(core, cache, list(jobs), theirs))
+        self.process.start()
+        theirs.close()  # so that the pipe ends when the process does
+
+    def give(self, job: int | None) -> None:
+        """Hands it a job, or None to end it."""
+        self.job = job
+        with contextlib.suppress(OSError):  # it has died, which the next wait notices
+            self.pipe.send(job)
+
+    def hear(self) -> Event | None:
+        """The next event; None if the process has ended."""
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            return None
+
+    def epitaph(self) -> Event:
+        """What to say of the job that the process died at."""
+        status = self.process.exitcode or 0
+        how = f"ended with exit code {status}"
+        if status < 0:
+            how = f"was killed by signal {-status} ({signal.strsignal(-status)})"
+        if status == -signal.SIGKILL:
+            how += ", as happens when memory runs out: try --workers=1"
+        return Event(self.job or 0, "failed", (f"its process {how}.", f"The process {how}.\n"))
 
 
 def run_all(
@@ -104,7 +146,8 @@ def run_all(
 ) -> bool:
     """Runs the jobs in order on several pinned processes.
 
-    On KeyboardInterrupt every worker checkpoints its run and ends.
+    A process that dies fails its job alone; another takes its place. On KeyboardInterrupt every
+    worker checkpoints its run and ends.
 
     Args:
         jobs: what to run; slow ones first.
@@ -114,55 +157,33 @@ def run_all(
 
     Returns:
         Whether every job is done.
-
-    Raises:
-        RuntimeError: if a worker process died, naming its exit status.
     """
-    context = multiprocessing.get_context("spawn")
-    todo, events, stop = context.Queue(), context.Queue(), context.Event()
-    for index in range(len(jobs)):
-        todo.put(index)
-    # A queue that was just filled can look empty to another process for a moment.
-    time.sleep(0.1)
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
-    processes = [
-        context.Process(
-            target=_work,
-            args=(cores[i % len(cores)], cache, list(jobs), todo, events, stop),
-            daemon=False,
-        )
-        for i in range(min(workers, len(jobs)))
-    ]
-    done = set()
-    for process in processes:
-        process.start()
+    todo, done, crew = collections.deque(range(len(jobs))), set(), []
     try:
-        while any(process.is_alive() for process in processes) or not events.empty():
-            try:
-                event = events.get(timeout=0.5)
-            except queue.Empty:
-                continue
-            if event.kind == "done":
-                done.add(event.job)
-            on_event(event)
+        for i in range(min(workers, len(jobs))):
+            crew.append(_Worker(cores[i % len(cores)], cache, jobs))
+            crew[-1].give(todo.popleft())
+        while busy := {worker.pipe: worker for worker in crew if worker.job is not None}:
+            for pipe in multiprocessing.connection.wait(list(busy)):
+                worker = busy[pipe]
+                event = worker.hear()
+                if event is None:
+                    on_event(worker.epitaph())
+                    crew.remove(worker)
+                    if todo:
+                        crew.append(_Worker(worker.core, cache, jobs))
+                        crew[-1].give(todo.popleft())
+                    continue
+                if event.kind == "done":
+                    done.add(event.job)
+                on_event(event)
+                if event.kind in ENDS:
+                    worker.give(todo.popleft() if todo else None)
     finally:
-        stop.set()
-        todo.cancel_join_thread()
-        _drain(processes, events)
-    died = [process.exitcode for process in processes if process.exitcode]
-    if died:
-        raise RuntimeError(
-            f"worker processes ended with status {died}: run the same command again to go on."
-        )
+        for worker in crew:
+            worker.give(None)
+        for worker in crew:
+            while worker.hear() is not None:
+                pass
     return len(done) == len(jobs)
-
-
-def _drain(processes: Sequence[Any], events: Any) -> None:
-    """Waits for the workers; an unread queue would keep them from ending."""
-    while any(process.is_alive() for process in processes):
-        try:
-            events.get(timeout=0.2)
-        except queue.Empty:
-            continue
-    for process in processes:
-        process.join()

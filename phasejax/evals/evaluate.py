@@ -54,23 +54,6 @@ def make_scorer(config: RunConfig, params: Params, batch: int) -> Scorer:
     return score
 
 
-def check_span(config: RunConfig, design: CrossedDesign) -> None:
-    """Checks that every scored record lies outside the query's exact tokens and the open window.
-
-    Raises:
-        ValueError: naming the distance and the reach, if some record could be read exactly.
-    """
-    last_value = int(design.position.max()) + 1 + config.task.separation
-    distance = int(config.task.query_positions[-1]) - last_value
-    model = config.model
-    reach = 0 if model.attention == "full" else max(model.window, model.span.size or 0)
-    if distance < reach:
-        raise ValueError(
-            f"A target stands {distance} tokens before the query, within the {reach} that the query"
-            " reads exactly: raise demonstrations or context, or lower local_window."
-        )
-
-
 def score_design(
     design: CrossedDesign, score: Scorer, batch: int, report: Report | None = None
 ) -> dict[str, np.ndarray]:
@@ -148,7 +131,6 @@ def evaluate(workdir: str | os.PathLike, *, report: Report | None = None) -> Non
     settings = config.evaluation
     score = make_scorer(config, params, settings.eval_batch)
     drawn = crossed_design(config.task, settings.eval_documents, PADDINGS[0], settings.eval_seed)
-    check_span(config, drawn)
     for padding in PADDINGS:  # the same documents and shifts; only the filler spreads otherwise
         design = dataclasses.replace(drawn, padding=padding)
         rows = score_design(design, score, settings.eval_batch, report)

@@ -8,9 +8,10 @@ from typing import Literal
 from phasejax.attention.masks import LocalSpan
 from phasejax.compress.geometry import RotaryAnchor, WindowGeometry
 from phasejax.compress.static import Gate
-from phasejax.validation import check_at_least, check_choices
+from phasejax.typing import DType
+from phasejax.validation import check_above, check_at_least, check_fields
 
-POSITIVE = (
+SIZES = (
     "vocab_size",
     "num_layers",
     "width",
@@ -21,6 +22,7 @@ POSITIVE = (
     "window",
     "local_window",
 )
+POSITIVE = ("rope_theta", "norm_eps", "init_std", "embed_std")
 COMPRESSION_ONLY = (
     "window",
     "stride",
@@ -99,8 +101,8 @@ class ModelConfig:
     norm_eps: float = 1e-6
     init_std: float | None = 0.02
     embed_std: float = 0.02
-    param_dtype: str = "float32"
-    compute_dtype: str = "float32"
+    param_dtype: DType = "float32"
+    compute_dtype: DType = "float32"
 
     @property
     def geometry(self) -> WindowGeometry:
@@ -123,9 +125,12 @@ class ModelConfig:
         return round(self.head_dim * self.rope_fraction)
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        for name in POSITIVE:
+        check_fields(self)
+        for name in SIZES:
             check_at_least(self, name, 1)
+        for name in POSITIVE:
+            if getattr(self, name) is not None:
+                check_above(self, name, 0)
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}:"

@@ -3,9 +3,8 @@
 """The product x @ w whose weight gradient suits a CPU's caches.
 
 The weight gradient contracts over all tokens, which a CPU's matrix library does at about half its
-speed
-when tokens outnumber channels by far. Contracting runs of 128 tokens and adding the parts gives
-the same sum at full speed; other backends keep the single contraction.
+speed when tokens outnumber channels by far. Contracting runs of 128 tokens and adding the parts
+gives the same sum at full speed; other backends keep the single contraction.
 """
 
 import jax

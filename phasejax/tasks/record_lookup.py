@@ -10,12 +10,9 @@ A prompt is
     context tokens      |  demonstrations, then the query
 
 A record is a single-token key, `separation` filler tokens and a single-token value. The records
-and the
-query stand at fixed distances from the end; only filler moves a record, either before all of them
-(prefix
-padding: all records move together) or also between them (in-sequence padding: the phases of the
-    other
-records do not move in lockstep with the target's).
+and the query stand at fixed distances from the end; only filler moves a record, either before all
+of them (prefix padding: all records move together) or also between them (in-sequence padding: the
+phases of the other records do not move in lockstep with the target's).
 """
 
 import dataclasses
@@ -23,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 
-from phasejax.validation import check_at_least
+from phasejax.validation import check_at_least, check_fields
 
 Padding = Literal["prefix", "in_sequence"]
 PADDINGS: tuple[Padding, ...] = ("prefix", "in_sequence")
@@ -61,6 +58,7 @@ class TaskConfig:
     residues: int = 24
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("num_records", "num_values", "num_fillers", "residues"):
             check_at_least(self, name, 1)
         for name in ("separation", "demonstrations"):

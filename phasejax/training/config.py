@@ -7,7 +7,13 @@ from typing import Any
 
 from phasejax.models.config import ModelConfig
 from phasejax.tasks.record_lookup import TaskConfig
-from phasejax.validation import check_at_least, nearest
+from phasejax.validation import (
+    check_above,
+    check_at_least,
+    check_below,
+    check_fields,
+    nearest,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +73,7 @@ class TrainConfig:
     clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in (
             "final_steps",
             "check_every",
@@ -76,6 +83,12 @@ class TrainConfig:
             "warmup_steps",
         ):
             check_at_least(self, name, 1)
+        for name in ("learning_rate", "clip_norm"):
+            check_above(self, name, 0)
+        for name in ("advance_accuracy", "final_learning_rate", "b1", "b2", "weight_decay"):
+            check_at_least(self, name, 0)
+        for name in ("b1", "b2"):
+            check_below(self, name, 1)
         steps = {"final_steps": self.final_steps, "checkpoint_every": self.checkpoint_every}
         steps |= {f"curriculum[{i}].max_steps": s.max_steps for i, s in enumerate(self.stages)}
         for name, value in steps.items():
@@ -89,11 +102,6 @@ class TrainConfig:
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The curriculum, typed."""
-        if any(len(stage) != 4 for stage in self.curriculum):
-            raise ValueError(
-                f"curriculum={self.curriculum}: every stage is (num_records, span, context,"
-                " max_steps)."
-            )
         return tuple(Stage(*stage) for stage in self.curriculum)
 
     def microbatch(self, prompt_length: int) -> int:
@@ -124,7 +132,10 @@ class EvalConfig:
     gate_documents: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("eval_documents", "eval_batch", "gate_documents"):
+        check_fields(self)
+        check_at_least(self, "eval_documents", 2)  # else no interval and no test
+        check_at_least(self, "eval_seed", 0)
+        for name in ("eval_batch", "gate_documents"):
             check_at_least(self, name, 1)
 
 
@@ -151,6 +162,10 @@ class RunConfig:
     evaluation: EvalConfig
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        check_at_least(self, "seed", 0)
+        check_below(self, "seed", SEEDS)
+        check_at_least(self.task, "residues", 2)  # else no phase to compare
         if self.model.vocab_size != self.task.vocab_size:
             raise ValueError(
                 f"vocab_size={self.model.vocab_size}, but the task has {self.task.vocab_size}"
@@ -158,6 +173,7 @@ class RunConfig:
             )
         if self.model.attention == "compressed":
             self._check_grid()
+            self._check_reach()
         for stage in self.train.stages:
             stage_task(self.task, stage)
 
@@ -173,6 +189,20 @@ class RunConfig:
                 f"residues={self.task.residues} is not a multiple of stride={grid.stride}, so the"
                 " phases of a residue would differ: choose residues a common multiple of the"
                 " strides compared."
+            )
+
+    def _check_reach(self) -> None:
+        """Every scored record must lie outside the query's exact tokens and the open window."""
+        task, model = self.task, self.model
+        key = task.context - task.free - task.record_length + task.max_shift  # the nearest one
+        distance = int(task.query_positions[-1]) - (key + 1 + task.separation)
+        reach = max(model.window, model.span.size or 0)
+        if distance < reach:
+            raise ValueError(
+                f"A target may stand {distance} tokens before the query, within the {reach} that"
+                f" the query reads exactly (window={model.window}, {model.exact_tokens} of"
+                f" local_window={model.local_window}): raise demonstrations={task.demonstrations}"
+                f" or context={task.context}, or lower local_window or window."
             )
 
     def flat(self) -> dict[str, Any]:
@@ -201,7 +231,7 @@ class RunConfig:
                 raise ValueError(f"The config lacks the field {name!r}: add it.")
         values = dict(flat)
         if "curriculum" in values:
-            values["curriculum"] = tuple(tuple(stage) for stage in values["curriculum"])
+            values["curriculum"] = _tuples(values["curriculum"])
         parts = {
             name: {f.name: values[f.name] for f in dataclasses.fields(group) if f.name in values}
             for name, group in GROUPS.items()
@@ -216,8 +246,14 @@ class RunConfig:
         )
 
 
+SEEDS = 2**32  # JAX reads so much of a seed: a larger one would repeat the draws of another
 OWN_FIELDS = ("name", "recipe", "seed")
 GROUPS = {"model": ModelConfig, "task": TaskConfig, "train": TrainConfig, "evaluation": EvalConfig}
+
+
+def _tuples(value: Any) -> Any:
+    """Lists, which is what JSON has, as tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def flat_fields() -> set[str]:

@@ -5,7 +5,7 @@
 import pytest
 
 from phasejax.attention.masks import LocalSpan
-from phasejax.models.config import COMPRESSION_ONLY, POSITIVE, ModelConfig
+from phasejax.models.config import COMPRESSION_ONLY, POSITIVE, SIZES, ModelConfig
 
 COMPRESSED = {"attention": "compressed"}
 UNLIKE_DEFAULT = {
@@ -21,10 +21,20 @@ UNLIKE_DEFAULT = {
 }
 
 
-@pytest.mark.parametrize("name", POSITIVE)
+@pytest.mark.parametrize("name", SIZES)
 def test_sizes_are_positive(name):
     with pytest.raises(ValueError, match=rf"{name}=0.* at least 1: raise {name}"):
         ModelConfig(**{name: 0})
+
+
+@pytest.mark.parametrize("name", POSITIVE)
+def test_scales_are_positive_and_finite(name):
+    for value in (0.0, -1.0):
+        with pytest.raises(ValueError, match=rf"{name}={value}, but it must be above 0: raise"):
+            ModelConfig(**{name: value})
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=rf"{name}={value} \(float\), but .* a finite number"):
+            ModelConfig(**{name: value})
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs that are refused before anything is compiled, and the flat view of those that are not."""
 
+import dataclasses
 import importlib
 import json
 from pathlib import Path
@@ -9,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from configs.presets import PRESETS
-from phasejax.training.config import RunConfig, Stage, TrainConfig, stage_task
+from phasejax.models.deepseek_v4.presets import preset
+from phasejax.models.deepseek_v4.rope import Yarn
+from phasejax.tasks.crossed import crossed_design
+from phasejax.training.config import GROUPS, RunConfig, Stage, stage_task
+from tests.training.conftest import TINY
 
 CONFIGS = sorted(path.stem for path in Path("configs/laptop").glob("*.py") if path.stem != "common")
 
@@ -40,6 +45,21 @@ CONFIGS = sorted(path.stem for path in Path("configs/laptop").glob("*.py") if pa
         ({"eval_documents": 0}, r"eval_documents=0"),
         ({"eval_batch": 0}, r"eval_batch=0"),
         ({"gate_documents": 0}, r"gate_documents=0"),
+        # What only the evaluation, the optimizer or the report would notice.
+        ({"eval_documents": 1}, r"eval_documents=1, but it must be at least 2"),
+        ({"eval_seed": -1}, r"eval_seed=-1, but it must be at least 0"),
+        ({"seed": -1}, r"seed=-1, but it must be at least 0: raise seed"),
+        ({"seed": 2**32}, r"seed=4294967296, but it must be below 4294967296: lower seed"),
+        ({"residues": 1, "window": 1}, r"residues=1, but it must be at least 2"),
+        ({"learning_rate": 0.0}, r"learning_rate=0\.0, but it must be above 0: raise"),
+        ({"clip_norm": 0.0}, r"clip_norm=0\.0, but it must be above 0"),
+        ({"b1": 1.0}, r"b1=1\.0, but it must be below 1: lower b1"),
+        ({"b1": -0.1}, r"b1=-0\.1, but it must be at least 0"),
+        ({"b2": 1.5}, r"b2=1\.5, but it must be below 1"),
+        ({"b2": -0.1}, r"b2=-0\.1, but it must be at least 0"),
+        ({"weight_decay": -0.1}, r"weight_decay=-0\.1, but it must be at least 0"),
+        ({"advance_accuracy": -0.1}, r"advance_accuracy=-0\.1, but it must be at least 0"),
+        ({"final_learning_rate": -0.1}, r"final_learning_rate=-0\.1, but it must be at least 0"),
     ],
 )
 def test_what_does_not_fit_is_refused(tiny, changes, message):
@@ -47,12 +67,48 @@ def test_what_does_not_fit_is_refused(tiny, changes, message):
         tiny(**changes)
 
 
-def test_a_stage_without_all_its_numbers_is_refused(tiny):
-    # Past the type check of the constructor, which only tests have.
-    train = object.__new__(TrainConfig)
-    vars(train).update(vars(tiny().train) | {"curriculum": ((1, 4, 16),)})
-    with pytest.raises(ValueError, match=r"every stage is \(num_records, span, context, max_steps"):
-        train.__post_init__()
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"separation": 1, "context": 17, "curriculum": ()},
+        {"num_records": 2},
+        {"span": 15},
+        {"demonstrations": 1, "context": 18},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("exact", ["window", "tail"])
+def test_a_target_that_a_query_could_read_exactly_is_refused(tiny, changes, exact):
+    task = tiny(**changes).task
+    drawn = crossed_design(task, 400, "prefix", 0)
+    last_value = drawn.position.max() + 1 + task.separation
+    distance = int(task.query_positions[-1] - last_value)
+    name = "window" if exact == "tail" else "local_window"
+    fixed = {"exact_tokens": exact, "local_window": 16} if exact == "tail" else {}
+    fixed |= {"residues": 4, "stride": 4} | changes
+    assert 4 < distance < 16
+    assert tiny(**fixed | {name: distance})
+    message = rf"stand {distance} tokens before the query, within the {distance + 1} that"
+    with pytest.raises(ValueError, match=message):
+        tiny(**fixed | {name: distance + 1})
+
+
+def test_full_attention_reads_every_target():
+    full = {key: value for key, value in TINY.items() if key not in ("window", "local_window")}
+    assert RunConfig.from_flat(full | {"attention": "full", "demonstrations": 0})
+
+
+def test_every_field_of_every_config_has_a_kind(tiny):
+    """Past the constructors, whose types beartype checks in tests alone."""
+    run, other = tiny(), preset("deepseek_v4_tiny")
+    for config in (run, *(getattr(run, group) for group in GROUPS), other, Yarn()):
+        for field in dataclasses.fields(config):
+            made = object.__new__(type(config))
+            vars(made).update(vars(config) | {field.name: object()})
+            message = rf"{field.name}=<object .* \(object\), but it must be"
+            with pytest.raises(ValueError, match=message):
+                made.__post_init__()
 
 
 @pytest.mark.parametrize("name", ["name", "recipe", "seed"])
@@ -99,7 +155,7 @@ def test_every_config_file_is_a_run_of_its_name(name):
 
 
 def test_every_run_of_a_preset_has_a_file_and_a_control():
-    for preset in PRESETS.values():
-        assert set(preset.names) <= set(CONFIGS)
-        assert any(name.startswith("full") for name in preset.names)
+    for chosen in PRESETS.values():
+        assert set(chosen.names) <= set(CONFIGS)
+        assert any(name.startswith("full") for name in chosen.names)
     assert set(PRESETS["full"].names) == set(CONFIGS)

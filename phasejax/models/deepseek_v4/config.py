@@ -6,7 +6,8 @@ import dataclasses
 from typing import Literal
 
 from phasejax.models.deepseek_v4.rope import Rotary, Yarn
-from phasejax.validation import check_at_least, check_choices
+from phasejax.typing import DType
+from phasejax.validation import check_above, check_at_least, check_fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +36,7 @@ SCHEMES = {
     1: Scheme(overlap=False, gated=False, biased=False, index="latent"),
 }
 
-POSITIVE = (
+SIZES = (
     "vocab_size",
     "num_layers",
     "width",
@@ -55,6 +56,15 @@ POSITIVE = (
     "candidate_blocks",
     "streams",
     "sinkhorn_iterations",
+)
+POSITIVE = (
+    "route_scale",
+    "swiglu_limit",
+    "hyper_eps",
+    "rope_theta",
+    "compress_rope_theta",
+    "norm_eps",
+    "init_std",
 )
 
 
@@ -151,8 +161,8 @@ class DeepseekV4Config:
     quantized: bool = False
     norm_eps: float = 1e-6
     init_std: float = 0.02
-    param_dtype: str = "float32"
-    compute_dtype: str = "float32"
+    param_dtype: DType = "float32"
+    compute_dtype: DType = "float32"
 
     def ratio(self, layer: int) -> int:
         """Tokens an entry, 0 without entries."""
@@ -181,9 +191,11 @@ class DeepseekV4Config:
         return Rotary(self.compress_rope_theta, self.rotary_dim, self.yarn, rounds)
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        for name in POSITIVE:
+        check_fields(self)
+        for name in SIZES:
             check_at_least(self, name, 1)
+        for name in POSITIVE:
+            check_above(self, name, 0)
         check_at_least(self, "num_hash_layers", 0)
         self._check_shapes()
         self._check_ratios()

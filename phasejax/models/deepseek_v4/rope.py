@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from phasejax.typing import Array, Float, Int
+from phasejax.validation import check_fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Yarn:
     attention_factor: float = 1.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("factor", "original_length", "beta_fast", "beta_slow", "attention_factor"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}={getattr(self, name)}, but YaRN needs a positive {name}.")
