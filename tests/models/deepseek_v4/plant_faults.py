@@ -6,8 +6,8 @@ Those that streams of any decoder can have are planted for Qwen3 as well.
 
     python -m tests.models.deepseek_v4.plant_faults [start of a fault's name]
 
-Exits with 1 if a fault is not seen, or if its place in the code is no longer found. All of them take
-about ten minutes on one core.
+Exits with 1 if a fault is not seen, or if its place in the code is no longer found. All of them
+take about ten minutes on one core.
 """
 
 import os
