@@ -88,7 +88,7 @@ def speed(model: Any, peer: Any, repeats: int) -> list[dict[str, Any]]:
             return np.asarray(phasejax.generate(model, ours, max_new_tokens=count))
 
         first, cache = prefill()
-        calls = {
+        calls: dict[str, Any] = {
             "prefill": prefill,
             "generate_1": lambda generate=generate: generate(1),
             "generate": lambda generate=generate: generate(1 + NEW),
@@ -103,7 +103,12 @@ def speed(model: Any, peer: Any, repeats: int) -> list[dict[str, Any]]:
             "decode": batch * NEW / (seconds["generate"] - seconds["generate_1"]),
             "step": batch * NEW / seconds["step"],
         }
-        row = {"batch": batch, "prompt": PROMPT, "new": NEW, "tokens_per_second": rate}
+        row: dict[str, Any] = {
+            "batch": batch,
+            "prompt": PROMPT,
+            "new": NEW,
+            "tokens_per_second": rate,
+        }
         if peer is not None:
             alone = seconds["peer_both"] - seconds["peer_prefill"]
             row["peer_tokens_per_second"] = theirs = {
@@ -165,6 +170,7 @@ def growth(model: Any, contexts: list[int], repeats: int) -> list[dict[str, Any]
     for context in contexts:
         room = context + NEW * (repeats + 1)
         cache = model.init_cache(1, room, max_rollback=0)
+        token = None
         for start in range(0, context, CHUNK):
             part = jnp.asarray(tokens[:, start : min(start + CHUNK, context)])
             token, cache = step(params, part, cache)

@@ -19,7 +19,7 @@ readers drop those that end at or after the next token.
 
 import abc
 import dataclasses
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 from flax import nnx
@@ -86,12 +86,12 @@ class Compressor(nnx.Module, abc.ABC):
 
     @abc.abstractmethod
     def append(
-        self, state: StreamState, hidden: Hidden, count: Int[Array, "B"] | None = None
-    ) -> tuple[StreamState, Entries]:
+        self, state: Any, hidden: Hidden, count: Int[Array, "B"] | None = None
+    ) -> tuple[Any, Entries]:
         """Takes the next tokens of every stream; returns the state and the entries they closed.
 
         Args:
-            state: what the streams have seen.
+            state: what the streams have seen, as this compressor made it.
             hidden: their next tokens.
             count: how many of the tokens are real, the first ones; None means all.
 

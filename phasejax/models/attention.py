@@ -103,7 +103,7 @@ class Attention(nnx.Module):
         key = self._finish(exact[0], self.key_norm, position)
         return query, key, None if self.value is None else exact[1]
 
-    def _mix(self, query: Queries, *operands: Array | None, **reads: Any) -> Float[Array, "B Q D"]:
+    def _mix(self, query: Queries, *operands: Any, **reads: Any) -> Float[Array, "B Q D"]:
         """What the queries read, projected; see the op for its operands."""
         sink = None if self.sink is None else self.sink[...]
         span = self.config.span

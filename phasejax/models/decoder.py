@@ -3,13 +3,12 @@
 """What every decoder does with prompts and with the next tokens of streams."""
 
 import abc
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from phasejax.compress.base import StreamState
 from phasejax.models.cache import Cache, is_known
 from phasejax.typing import Array, Int, Logits, Tokens
 
@@ -28,20 +27,21 @@ class Decoder(nnx.Module, abc.ABC):
         self,
         tokens: Tokens,
         position: Int[Array, "#B T"],
-        states: list[StreamState] | None,
+        states: list[Any] | None,
         count: Int[Array, "B"],
-    ) -> tuple[Logits, list[StreamState]]:
+    ) -> tuple[Logits, list[Any]]:
         """Logits at every position, and the next state of every layer.
 
         Args:
             tokens: whole prompts, or the next tokens of streams; padding comes last.
             position: their positions, consecutive.
-            states: what each layer remembers of the streams; None for whole prompts.
+            states: what each layer remembers of the streams (see StreamState); None for whole
+                prompts.
             count: real tokens of each row.
         """
 
     @abc.abstractmethod
-    def init_states(self, batch: int, capacity: int, spare: int) -> list[StreamState]:
+    def init_states(self, batch: int, capacity: int, spare: int) -> list[Any]:
         """The state of every layer for streams that have seen no token.
 
         Args:

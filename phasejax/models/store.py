@@ -51,7 +51,7 @@ class Store:
 
         return Store(
             put(self.key, key),
-            None if self.value is None else put(self.value, value),
+            None if self.value is None or value is None else put(self.value, value),
             put(jnp.where(kept, self.end, NEVER), end),
         )
 

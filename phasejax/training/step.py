@@ -56,7 +56,7 @@ def make_optimizer(
     return optax.chain(
         optax.clip_by_global_norm(clip_norm),
         optax.scale_by_adam(b1=b1, b2=b2),
-        optax.add_decayed_weights(np.float32(weight_decay) * decays),
+        optax.add_decayed_weights(jnp.asarray(weight_decay * decays, jnp.float32)),
         optax.scale(-1.0),
     )
 
@@ -109,4 +109,5 @@ def train_step(
     grads, loss, accuracy = jax.tree.map(lambda x: x / len(tokens), total)
     updates, opt_state = optimizer.update(grads, state.opt_state, flat)
     metrics = {"loss": loss, "accuracy": accuracy, "grad_norm": optax.tree.norm(grads)}
-    return TrainState(unravel(flat + learning_rate * updates), opt_state), metrics
+    moved = flat + learning_rate * jnp.asarray(updates)
+    return TrainState(unravel(moved), opt_state), metrics
