@@ -5,7 +5,7 @@
     python -m tests.models.deepseek_v4.plant_faults [start of a fault's name]
 
 Exits with 1 if a fault is not seen, or if its place in the code is no longer found. All of them
-were seen when this was last changed; they take TIME on one core.
+were seen when this was last changed; they take eight minutes of one core.
 """
 
 import os
