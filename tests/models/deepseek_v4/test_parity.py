@@ -3,7 +3,7 @@
 """The decoder against transformers' (tests/golden/make_deepseek_v4.py), in float32.
 
 The largest difference is stated relative to the largest logit, and is at most 1e-5; the same
-argmax everywhere. Seen at most: 2.0e-6 in one call (nested_yarn), 1.6e-6 decoding (every_layer).
+argmax everywhere. Seen at most: 2.0e-6 in one call (nested_yarn), 1.6e-6 decoding (nested_yarn).
 """
 
 import dataclasses
