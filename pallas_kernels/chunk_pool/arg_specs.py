@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shapes of real models, for lowering, compilation and benchmarks: operands, and options by name.
 
-A Qwen3-0.6B cache has 8 heads of 128 channels, pooled with one gate a head or a channel. DeepSeek-V4
-pools 512 channels with a gate each: two lanes of 4 tokens (CSA), or one of 128 (HCA). Flash and Pro
-have the same cache.
+A Qwen3-0.6B cache has 8 heads of 128 channels, pooled with one gate a head or a channel.
+DeepSeek-V4, Flash and Pro alike, pools 512 channels with a gate each: two lanes of 4 tokens (CSA),
+or one of 128 (HCA).
 """
 
 from typing import Any
