@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from pallas_kernels import dispatch
 from pallas_kernels.dispatch import Implementation, check
 
-IMPLEMENTATIONS = ("pallas_gpu", "xla_blocked", "reference")
+IMPLEMENTATIONS = ("pallas_tpu", "pallas_gpu", "xla_blocked", "reference")
 
 
 def chunk_pool(

@@ -11,11 +11,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.chunk_pool import reference, xla_blocked
+from pallas_kernels.chunk_pool import pallas_tpu, reference, xla_blocked
 from pallas_kernels.chunk_pool.api import chunk_pool
-from tests.pallas_kernels.compare import assert_close, in_float64
+from pallas_kernels.chunk_pool.arg_specs import SPECS
+from pallas_kernels.chunk_pool.config import TPU_SLAB, Blocks, tpu_heuristic
+from tests.pallas_kernels.compare import (
+    assert_close,
+    in_float64,
+    lower_for_tpu,
+    mostly_slow,
+    strictly,
+)
 
-IMPLEMENTATIONS = {"reference": reference.chunk_pool, "xla_blocked": xla_blocked.chunk_pool}
+IMPLEMENTATIONS = {
+    "reference": reference.chunk_pool,
+    "xla_blocked": xla_blocked.chunk_pool,
+    "pallas_tpu": functools.partial(
+        pallas_tpu.chunk_pool, blocks=Blocks(TPU_SLAB, 1), interpret=True
+    ),
+}
 # batch, entries, S, lanes, channels, gates
 CASES = {
     "scalar": (2, 5, 4, 1, 6, 1),
@@ -25,14 +39,25 @@ CASES = {
     "scalar with overlap": (1, 6, 3, 2, 6, 2),
     "one window": (2, 1, 4, 2, 6, 6),
     "three lanes": (1, 2, 2, 3, 4, 1),
-    "no window": (2, 0, 4, 2, 6, 6),
     "chunks of one": (1, 4, 1, 1, 4, 4),
+    "no window": (2, 0, 4, 2, 6, 6),
+    "heads across panels": (1, 3, 2, 2, 192, 4),
+    "vector across panels": (1, 3, 2, 1, 160, 160),
+    "several slabs": (1, 37, 2, 2, 4, 2),
 }
-cases = pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [pytest.param(shape, "float32", id=name) for name, shape in CASES.items()]
-    + [pytest.param(CASES["vector with overlap"], "bfloat16", id="bfloat16")],
-)
+# What a simulated TPU is tried on in every run.
+FAST = ("vector with overlap", "several slabs")
+
+
+def cases():
+    for name in IMPLEMENTATIONS:
+        for case, shape in CASES.items():
+            if case == "no window" and name == "pallas_tpu":
+                continue  # it leaves nothing to do to the others
+            is_slow = case not in FAST if name == "pallas_tpu" else "panels" in case
+            for dtype in ("float32", "bfloat16") if case == FAST[0] else ("float32",):
+                marks = [pytest.mark.slow] if is_slow else []
+                yield pytest.param(name, shape, dtype, id=f"{name}-{case}-{dtype}", marks=marks)
 
 
 def operands(shape, dtype="float32", seed=0):
@@ -69,23 +94,29 @@ def values_and_gradients(function):
     return jax.grad(loss, has_aux=True)
 
 
+@functools.cache
+def compiled(name):
+    return jax.jit(values_and_gradients(IMPLEMENTATIONS[name]))
+
+
+@pytest.mark.parametrize(("name", "shape", "dtype"), list(cases()))
+def test_values_and_gradients(name, shape, dtype):
+    x = operands(shape, dtype)
+    gradient, out = compiled(name)(x)
+    assert out.dtype == dtype
+    assert_close(out, by_loops(*x), dtype)
+    wanted, _ = in_float64(values_and_gradients(reference.chunk_pool), x)
+    assert [g.dtype for g in gradient] == [v.dtype for v in x]
+    assert_close(gradient, wanted, dtype)
+
+
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 class TestChunkPool:
     """What every implementation owes."""
 
-    @cases
-    def test_values_and_gradients(self, name, shape, dtype):
-        x = operands(shape, dtype)
-        gradient, out = jax.jit(values_and_gradients(IMPLEMENTATIONS[name]))(x)
-        assert out.dtype == dtype
-        assert_close(out, by_loops(*x), dtype)
-        wanted, _ = in_float64(values_and_gradients(reference.chunk_pool), x)
-        assert [g.dtype for g in gradient] == [v.dtype for v in x]
-        assert_close(gradient, wanted, dtype)
-
     def test_gradient_is_that_of_the_loops(self, name):
-        x = operands(CASES["scalar with overlap"])
-        gradient, out = jax.jit(values_and_gradients(IMPLEMENTATIONS[name]))(x)
+        x = operands(CASES["several slabs"])
+        gradient, out = compiled(name)(x)
         weights = np.cos(np.arange(out.size)).reshape(out.shape)
         rng = np.random.default_rng(1)
         for n, operand in enumerate(x):
@@ -101,26 +132,81 @@ class TestChunkPool:
     def test_large_scores_do_not_overflow(self, name):
         payload, score, bias = operands(CASES["vector with overlap"])
         x = (payload, score * 1e4, bias - 1e4)
-        gradient, out = jax.jit(values_and_gradients(IMPLEMENTATIONS[name]))(x)
+        gradient, out = compiled(name)(x)
         assert all(np.isfinite(g).all() for g in gradient)
         assert_close(out, in_float64(reference.chunk_pool, *x))
 
-    def test_vmap_and_remat(self, name):
-        x = operands(CASES["vector with overlap"])
-        function = jax.checkpoint(IMPLEMENTATIONS[name])
-        loss = lambda x: jnp.sum(function(*x) ** 2)  # noqa: E731
-        both = jax.tree.map(lambda v: jnp.stack([v, v / 2]), x)
-        assert_close(jax.jit(jax.vmap(jax.grad(loss)))(both), in_float64(
-            jax.vmap(jax.grad(lambda x: jnp.sum(reference.chunk_pool(*x) ** 2))), both
-        ))  # fmt: skip
-
     def test_a_row_feeds_its_own_entry_and_through_its_lane_the_next(self, name):
         payload, score, bias = operands(CASES["vector with overlap"])
-        run = jax.jit(IMPLEMENTATIONS[name])
+        run = lambda *x: compiled(name)(x)[1]  # noqa: E731
         before = np.asarray(run(payload, score, bias))
         for lane, entry in ((1, 2), (0, 3)):
             after = np.asarray(run(payload.at[:, 2, 1, lane].add(1), score, bias))
             assert set(np.flatnonzero((after != before).any((0, 2)))) == {entry}
+
+
+@pytest.mark.parametrize("name", mostly_slow(IMPLEMENTATIONS, fast=("reference", "xla_blocked")))
+def test_vmap_and_remat(name):
+    x = operands(CASES["vector with overlap"])
+    function = jax.checkpoint(IMPLEMENTATIONS[name])
+    loss = lambda x: jnp.sum(function(*x) ** 2)  # noqa: E731
+    both = jax.tree.map(lambda v: jnp.stack([v, v / 2]), x)
+    assert_close(jax.jit(jax.vmap(jax.grad(loss)))(both), in_float64(
+        jax.vmap(jax.grad(lambda x: jnp.sum(reference.chunk_pool(*x) ** 2))), both
+    ))  # fmt: skip
+
+
+class TestOnTpu:
+    """The kernel on a simulated TPU, and what a real one would compile."""
+
+    def test_memory_that_was_not_written_is_not_read_and_nothing_races(self):
+        """Two tiles, the last partial; lanes carry rows and gradients from one to the other."""
+        x = operands(CASES["several slabs"])
+
+        def run(*x, interpret):
+            call = functools.partial(pallas_tpu.chunk_pool, blocks=Blocks(TPU_SLAB, 1))
+            return values_and_gradients(functools.partial(call, interpret=interpret))(x)
+
+        gradient, out = strictly(run, *x)
+        assert_close(out, by_loops(*x))
+        assert_close(gradient, in_float64(values_and_gradients(reference.chunk_pool), x)[0])
+
+    @pytest.mark.parametrize(
+        "name", mostly_slow(SPECS, fast=("qwen3_0_6b_4k", "deepseek_v4_csa_128k"))
+    )
+    def test_lowers_forward_and_backward(self, name):
+        operands, options = SPECS[name]
+        call = functools.partial(pallas_tpu.chunk_pool, **options)
+        assert lower_for_tpu(call, *operands).count("tpu_custom_call") == 1
+        both = lower_for_tpu(lambda *x: values_and_gradients(call)(x), *operands)
+        assert both.count("tpu_custom_call") == 2
+
+    @pytest.mark.parametrize(
+        ("shape", "dtype", "message"),
+        [
+            ((1, 4, 2, 1, 6, 6), "float16", "neither float32 nor bfloat16"),
+            (CASES["no window"], "float32", "no entries"),
+            ((1, 2, 1, 18, 2, 1), "float32", "L=18"),
+            ((1, 1, 2**11, 1, 512, 512), "float32", "overflow VMEM"),
+            ((1, 1, 2, 1, 512, 256), "float32", "G=256 gates for 512"),
+        ],
+    )
+    def test_says_what_it_cannot_do(self, shape, dtype, message):
+        batch, entries, stride, lanes, channels, gates = shape
+        rows = (batch, entries, stride, lanes)
+        shapes = ((*rows, channels), (*rows, gates), (stride, lanes, gates))
+        with pytest.raises(NotImplementedError, match=message):
+            jax.eval_shape(
+                pallas_tpu.chunk_pool, *(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes)
+            )
+
+    @pytest.mark.parametrize("entries", [1, 16, 17, 4096])
+    @pytest.mark.parametrize(("stride", "channels"), [(1, 64), (8, 1024), (128, 512)])
+    def test_tiles_are_whole_slabs(self, entries, stride, channels):
+        blocks = tpu_heuristic(entries, stride, channels)
+        assert blocks.entry % TPU_SLAB == 0
+        assert blocks.entry < entries + TPU_SLAB
+        assert stride % blocks.unroll == 0
 
 
 @pytest.mark.slow
