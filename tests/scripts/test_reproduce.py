@@ -14,7 +14,8 @@ import pytest
 
 from configs.presets import PRESETS
 from phasejax.training.metrics import read_metrics
-from scripts.reproduce import make_jobs, parse_overrides, parse_seeds, total_seconds
+from scripts.reproduce import make_jobs, parse_overrides, parse_seeds
+from scripts.running import total_seconds
 
 ROOT = Path(__file__).parents[2]
 RUNS = ("full", "w8s8")
