@@ -21,12 +21,12 @@ def extend(
 ) -> Float[Array, "B L *F"]:
     """Takes the first count[b] new rows of every stream b; the oldest rows leave."""
     rows = jnp.concatenate([recent, new.astype(recent.dtype)], axis=1)
-    return _pick(rows, count[:, None] + jnp.arange(recent.shape[1]))
+    return _pick(rows, count[:, None] + jnp.arange(recent.shape[1])[None])
 
 
 def rewind(recent: Float[Array, "B L *F"], count: Int[Array, "B"]) -> Float[Array, "B L *F"]:
     """Forgets the last count[b] rows; as many of the oldest are unknown from then on."""
-    return _pick(recent, jnp.maximum(jnp.arange(recent.shape[1]) - count[:, None], 0))
+    return _pick(recent, jnp.maximum(jnp.arange(recent.shape[1])[None] - count[:, None], 0))
 
 
 def _pick(rows: Float[Array, "B L *F"], index: Int[Array, "B L2"]) -> Float[Array, "B L2 *F"]:

@@ -244,10 +244,10 @@ class StaticCompressor(Compressor):
         # Windows are read before the state moves on: the new tokens may push out what they need.
         seen = recall(state.recent, hidden, before)
         closed = jnp.maximum(0, (state.length - window) // stride + 1)
-        index = closed[:, None] + jnp.arange(-(-new // stride), dtype=jnp.int32)
+        index = closed[:, None] + jnp.arange(-(-new // stride), dtype=jnp.int32)[None]
         valid = index * stride + window <= (state.length + count)[:, None]
-        row = (index * stride - (state.length - before)[:, None])[..., None] + jnp.arange(window)
-        row = jnp.clip(row, 0, before + new - 1)
+        first = index * stride - (state.length - before)[:, None]
+        row = jnp.clip(first[..., None] + np.arange(window)[None, None], 0, before + new - 1)
         windows = jnp.take_along_axis(seen[:, None], row[..., None], axis=2)
         entries = self._pool(windows, index, valid)
         return RecentTokens(extend(state.recent, hidden, count), state.length + count), entries

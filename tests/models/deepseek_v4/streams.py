@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from phasejax.models.cache import Cache
 
+from phasejax.models.cache import Cache
 from phasejax.models.deepseek_v4.decoder import DeepseekV4
 from phasejax.models.deepseek_v4.presets import preset
 from tests.golden import fill
