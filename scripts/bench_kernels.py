@@ -11,7 +11,6 @@ process's own is measured once beside it. Ten minutes on two cores.
 """
 
 import functools
-import json
 import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
@@ -158,7 +157,7 @@ def attention_cpu(repeats: int) -> dict[str, Any]:
     result["process_bytes_vs_dense"] = process
     result["process_memory_ratio_vs_dense"] = process[0] / process[1]
     rows = []
-    for tokens in DOUBLINGS:
+    for tokens in running.tracked("doublings", DOUBLINGS):
         heads = HEADS["qwen3_0.6b"]
         compiled = compile_attention(tokens, heads, "xla_blocked", gradient=False)
         row: dict[str, Any] = {"tokens": tokens} | memory(compiled)
@@ -175,12 +174,11 @@ def attention_cpu(repeats: int) -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """Prints the ratios and the doublings as tables."""
-    table = running.Table("quantity", "value", title="compressed attention, forward and backward")
-    for name, value in result.items():
-        if isinstance(value, float):
-            table.add_row(name, f"{value:.4g}")
-    running.Console().print(table)
-    table = running.Table("tokens", "MB in all", "MB temporary", "seconds", "times the half")
+    ratios = {name: value for name, value in result.items() if isinstance(value, float)}
+    running.show_numbers("compressed attention, forward and backward", ratios)
+    table = running.Table()
+    for head in ("tokens", "MB in all", "MB temporary", "seconds", "times the half"):
+        table.add_column(head, justify="right")
     for row in result["doublings"]:
         measured = [row.get(name) for name in ("seconds", "times_the_half")]
         numbers = [f"{row[name] / 1e6:.1f}" for name in ("total_bytes", "temporary")]
@@ -192,10 +190,10 @@ def show(result: dict[str, Any]) -> None:
 
 def main(_: list[str]) -> None:
     """Maps flags to arguments."""
+    running.check_json(_JSON.value)
     result = {"attention_cpu": attention_cpu}[_SUITE.value](_REPEATS.value)
     show(result)
-    if _JSON.value:
-        Path(_JSON.value).write_text(json.dumps(result, indent=2) + "\n")
+    running.write_json(_JSON.value, result)
 
 
 if __name__ == "__main__":

@@ -9,16 +9,14 @@ process, the generation of a batch, and the compilation. With --compare=torch (w
 installed) also plain eager PyTorch on a model of the same layers with dense masked attention.
 """
 
-import json
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 from phasejax.training.config import RunConfig
-from scripts import config_flag, running
+from scripts import config_flag, running, torch_peer
 from scripts.timing import median_seconds
 
 _CONFIG = config_flag.define_config_flag("configs/laptop/w8s8.py")
@@ -116,9 +114,7 @@ def bench(config: RunConfig, *, repeats: int, compare: str | None) -> dict[str, 
         "versions": versions(),
     }
     if compare == "torch":
-        from scripts.torch_peer import torch_step_seconds
-
-        peer = torch_step_seconds(config, prompts, repeats=repeats)
+        peer = torch_peer.torch_step_seconds(config, prompts, repeats=repeats)
         result["torch"] = peer
         for name, times in (("", "seconds"), ("_saving", "saving_seconds")):
             best = min(peer[f"{times}_by_microbatch"].values())
@@ -128,23 +124,22 @@ def bench(config: RunConfig, *, repeats: int, compare: str | None) -> dict[str, 
 
 def show(result: dict[str, Any]) -> None:
     """Prints the numbers as a table."""
-    table = running.Table(
-        "quantity", "value", title=f"{result['run']}: one training step, one core"
-    )
-    for name, value in result.items():
-        if name not in ("versions", "run"):
-            table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
-    running.Console().print(table)
+    numbers = {name: value for name, value in result.items() if isinstance(value, int | float)}
+    for size, seconds in result.get("torch", {}).get("seconds_by_microbatch", {}).items():
+        numbers[f"torch_seconds, microbatch {size}"] = seconds
+    running.show_numbers(f"{result['run']}: one training step, one core", numbers)
 
 
 def main(_: list[str]) -> None:
     """Maps flags to arguments."""
-    config = running.guarded(config_flag.to_run_config, _CONFIG.value)
+    config = config_flag.to_run_config(_CONFIG.value)
+    running.check_json(_JSON.value)
+    if _COMPARE.value == "torch":
+        torch_peer.check(config)
     result = bench(config, repeats=_REPEATS.value, compare=_COMPARE.value)
     show(result)
-    if _JSON.value:
-        Path(_JSON.value).write_text(json.dumps(result, indent=2) + "\n")
+    running.write_json(_JSON.value, result)
 
 
 if __name__ == "__main__":
-    running.run(main)
+    running.run(main, first="config")

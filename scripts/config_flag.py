@@ -57,9 +57,9 @@ def check_file(argv: list[str]) -> None:
     except app.UsageError:
         raise
     except Exception as error:
-        line = _line(error, path)
+        said = error.msg if isinstance(error, SyntaxError) else error
         raise app.UsageError(
-            f"{path}, line {line}: {type(error).__name__}: {error}: mend the file."
+            f"{path}, line {_line(error, path)}: {type(error).__name__}: {said} (mend the file)"
         ) from error
     if not isinstance(made, ConfigDict):
         raise app.UsageError(

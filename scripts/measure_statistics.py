@@ -10,21 +10,18 @@ period or a wrong one, and how often each end of the interval of a gap misses th
 most is right), beside the lower end of a percentile bootstrap.
 """
 
-import json
 import platform
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import rich
-import rich.table
 import scipy
-from absl import app, flags
+from absl import flags
 
 from phasejax import statistics
 from phasejax.statistics.gap import Gap, fold
+from scripts import running
 
 _JSON = flags.DEFINE_string("json", None, "File to write the rates to.")
 _EFFORT = flags.DEFINE_float("effort", 1.0, "Multiplies the simulated runs of every row.")
@@ -205,7 +202,9 @@ def measure(*, effort: float, seed: int) -> dict[str, Any]:
     """
     began = time.monotonic()
     rates = []
-    for group, case, runs, hit, options in [*false_alarms(), *detections()]:
+    for group, case, runs, hit, options in running.tracked(
+        "rates", [*false_alarms(), *detections()]
+    ):
         runs = max(2, round(effort * runs))
         count = sum(hit(run, **options) for run in range(seed, seed + runs))
         rates.append({"group": group, "case": case, **with_interval(count, runs)})
@@ -221,7 +220,7 @@ def measure(*, effort: float, seed: int) -> dict[str, Any]:
     }
     gaps = [
         measure_gap(profile, label, period, max(2, round(effort * 300)), seed)
-        for label, profile in profiles.items()
+        for label, profile in running.tracked("gaps", list(profiles.items()))
         for period in (None, 8)
     ]
     return {
@@ -240,32 +239,32 @@ def measure(*, effort: float, seed: int) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Prints the rates as two tables."""
-    table = rich.table.Table("", "case", "runs", "rate", "95% interval")
+    """Prints the rates and the gaps as two tables."""
+    table = running.Table("", "case")
+    for head in ("runs", "rate", "95% interval"):
+        table.add_column(head, justify="right")
     for row in result["rates"]:
         interval = f"{row['low']:.1%} .. {row['high']:.1%}"
         table.add_row(row["group"], row["case"], str(row["runs"]), f"{row['rate']:.1%}", interval)
-    rich.print(table)
+    running.Console().print(table)
     heads = ("true", "raw", "corrected", "null", "low", "high", "low misses", "high misses")
-    table = rich.table.Table("gap (points, mean of runs)", *heads, "percentile low misses")
+    table = running.Table("gap (points, mean of runs)")
+    for head in (*heads, "percentile low misses"):
+        table.add_column(head, justify="right")
     for row in result["gaps"]:
         values = [f"{100 * value:.1f}" for value in (row["true"], *row["mean"].values())]
         misses = [f"{row[kind] / row['runs']:.1%}" for kind in MISSES]
         table.add_row(row["case"], *values, *misses)
-    rich.print(table)
+    running.Console().print(table)
 
 
-def main(argv: list[str]) -> None:
-    """Maps the flags."""
-    if len(argv) > 1:
-        raise app.UsageError(f"Unknown arguments {argv[1:]}.")
+def main(_: list[str]) -> None:
+    """Maps flags to arguments."""
+    running.check_json(_JSON.value)
     result = measure(effort=_EFFORT.value, seed=_SEED.value)
     show(result)
-    if _JSON.value:
-        path = Path(_JSON.value)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result, indent=2) + "\n")
+    running.write_json(_JSON.value, result)
 
 
 if __name__ == "__main__":
-    app.run(main)
+    running.run(main)

@@ -97,7 +97,7 @@ def reproduce(
     running.check_folder("--report", report)
     running.check_folder("--workdir", workdir)
     for job in jobs:
-        running.check_folder("the folder of a run", Path(job.workdir))
+        running.check_folder("The folder of a run,", Path(job.workdir))
     todo = [job for job in jobs if not is_done(job)]
     if len(todo) < len(jobs):
         running.console.print(f"{len(jobs) - len(todo)} of {len(jobs)} runs are finished already.")

@@ -51,6 +51,8 @@ def run(main: Callable[[list[str]], int | None], *, first: str | None = None) ->
 
 def _parse(argv: list[str], *, first: str | None) -> list[str]:
     try:
+        if argv[1:] and argv[1][:1] != "-":  # before a flag that is required is missed
+            _refuse_unnamed(argv[1:], first)
         rest = flags.FLAGS(argv)
         _refuse_unnamed(rest[1:], first)
         _refuse_empty(argv[0])
@@ -109,8 +111,8 @@ def check_folder(name: str, path: Path) -> None:
             pass
     except OSError as error:
         raise ValueError(
-            f"{name}={str(path)!r} is not a folder that can be written to ({error.strerror}): move"
-            " what is there, or choose another."
+            f"{name} {path} is not a folder that can be written to ({error.strerror}): move what is"
+            " there, or choose another."
         ) from error
 
 
@@ -121,7 +123,7 @@ def check_json(path: str | None) -> None:
         ValueError: naming it, if it cannot.
     """
     if path is not None:
-        check_folder("the folder of --json", Path(path).parent)
+        check_folder("--json in", Path(path).parent)
         if Path(path).is_dir():
             raise ValueError(f"--json={path} is a folder: name a file.")
 
@@ -171,7 +173,10 @@ def write_report(
     from phasejax.analysis.runs import read_run
     from phasejax.analysis.summary import summarize
 
-    loaded = [read_run(path) for path in workdirs]
+    loaded = sorted(  # whoever asks, the same report
+        map(read_run, workdirs),
+        key=lambda run: (run.recipe, run.variant.order, run.name, run.seed),
+    )
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with (
         console.status("Testing for periods, drawing the report"),
@@ -198,6 +203,21 @@ def bars(*extra: Any) -> Progress:
         console=console,
         redirect_stdout=False,
     )
+
+
+def tracked(description: str, items: Sequence[Any]) -> Iterator[Any]:
+    """The items, with a bar of how many are done."""
+    with bars() as progress:
+        yield from progress.track(items, description=description)
+
+
+def show_numbers(title: str, numbers: dict[str, float]) -> None:
+    """Prints numbers as a table of two columns."""
+    table = Table("quantity", title=title)
+    table.add_column("value", justify="right")
+    for name, value in numbers.items():
+        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
+    Console().print(table)
 
 
 def steps_left(config: RunConfig, row: dict[str, Any]) -> int:

@@ -3,6 +3,7 @@
 """The same training step in plain eager PyTorch, for the benchmark to compare with."""
 
 import importlib
+import importlib.util
 import math
 import time
 from typing import Any
@@ -11,6 +12,42 @@ import numpy as np
 
 from phasejax.tasks.record_lookup import Prompts
 from phasejax.training.config import RunConfig
+
+# What the step below computes; it would time anything else wrongly.
+WRITTEN: dict[str, Any] = {
+    "attention": "compressed",
+    "gate": "scalar",
+    "gate_bias": True,
+    "tie_kv": False,
+    "post_norm": False,
+    "exact_tokens": "window",
+    "rope_fraction": 1.0,
+    "qk_norm": True,
+    "sink": False,
+    "tie_embeddings": False,
+    "param_dtype": "float32",
+    "compute_dtype": "float32",
+}
+
+
+def check(config: RunConfig) -> None:
+    """Checks that the peer can be timed, before anything is.
+
+    Raises:
+        ValueError: naming the field, if the run is not of the kind that is written here, or saying
+            how to install PyTorch.
+    """
+    model = config.model
+    wanted = WRITTEN | {"stride": model.window}
+    found = {name: getattr(model, name) for name in WRITTEN} | {"stride": model.geometry.stride}
+    for name, value in wanted.items():
+        if found[name] != value:
+            raise ValueError(
+                f"{name}={found[name]!r}, but --compare=torch times only {name}={value!r}: choose"
+                " such a config, or leave --compare out."
+            )
+    if importlib.util.find_spec("torch") is None:
+        raise ValueError("--compare=torch needs PyTorch: pip install torch.")
 
 
 def torch_step_seconds(config: RunConfig, prompts: Prompts, *, repeats: int) -> dict[str, Any]:
@@ -24,14 +61,10 @@ def torch_step_seconds(config: RunConfig, prompts: Prompts, *, repeats: int) -> 
     Raises:
         ValueError: if PyTorch is missing, or the run is not of the kind that is written here.
     """
-    try:
-        torch = importlib.import_module("torch")
-        functional = importlib.import_module("torch.nn.functional")
-    except ImportError as error:
-        raise ValueError("compare='torch' needs PyTorch: pip install torch.") from error
+    check(config)
+    torch = importlib.import_module("torch")
+    functional = importlib.import_module("torch.nn.functional")
     model, task = config.model, config.task
-    if model.attention != "compressed" or model.geometry.stride != model.window:
-        raise ValueError("compare='torch' times runs with window = stride: choose such a config.")
     torch.manual_seed(0)
     torch.set_num_threads(1)
     d, n, k, h, w = model.width, model.num_heads, model.num_kv_heads, model.head_dim, model.window
@@ -43,7 +76,7 @@ def torch_step_seconds(config: RunConfig, prompts: Prompts, *, repeats: int) -> 
         shapes = {"q": (d, n * h), "k": (d, k * h), "v": (d, k * h), "o": (n * h, d)}
         shapes |= {"gate": (d, model.mlp_width), "up": (d, model.mlp_width)}
         shapes |= {"down": (model.mlp_width, d), "ck": (w, d, k * h), "cv": (w, d, k * h)}
-        shapes |= {"zk": (w, d, k), "zv": (w, d, k)}
+        shapes |= {"zk": (w, d, k), "zv": (w, d, k), "bk": (w, k), "bv": (w, k)}
         return {name: matrix(*shape) for name, shape in shapes.items()}
 
     layers = [layer() for _ in range(model.num_layers)]
@@ -109,8 +142,9 @@ def torch_step_seconds(config: RunConfig, prompts: Prompts, *, repeats: int) -> 
             y = norm(x)
             windows = y[:, : entries * w].reshape(len(y), entries, w, d)
             pooled = []
-            for gate, payload in (("zk", "ck"), ("zv", "cv")):
-                weight = torch.einsum("bewd,wdk->bewk", windows, p[gate]).softmax(2)
+            for gate, bias, payload in (("zk", "bk", "ck"), ("zv", "bv", "cv")):
+                score = torch.einsum("bewd,wdk->bewk", windows, p[gate]) + p[bias]
+                weight = score.softmax(2)
                 value = torch.einsum("bewd,wdc->bewc", windows, p[payload])
                 value = value.reshape(*value.shape[:3], k, h)
                 pooled.append((weight[..., None] * value).sum(2))
@@ -150,7 +184,7 @@ def torch_step_seconds(config: RunConfig, prompts: Prompts, *, repeats: int) -> 
 
     with torch.no_grad():
         plain, saved = (forward(tokens[:4], saving) for saving in (False, True))
-    sizes = (4, 8, 16, len(tokens))
+    sizes = sorted({min(size, len(tokens)) for size in (4, 8, 16, len(tokens))})
     return {
         "version": torch.__version__,
         "seconds_by_microbatch": {str(n): median(n, False) for n in sizes},

@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"runs with JAX_PLATFORMS={platform}"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def script_env() -> dict[str, str]:
     """Environment of a script in a subprocess: one CPU device, as on a laptop."""
     return OUTSIDE | {"JAX_PLATFORMS": "cpu", "MPLBACKEND": "agg", "NO_COLOR": "1"}

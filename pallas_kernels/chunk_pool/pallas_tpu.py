@@ -50,10 +50,11 @@ def _expand(gate: Float[Array, "X 128"], p: int, channels: int, gates: int) -> A
     if gates == channels:
         return gate
     lane = jax.lax.broadcasted_iota(jnp.int32, gate.shape, 1)
-    spread = None
-    for g, start in _gates_of(p, channels, gates):
+    (first, _), *rest = _gates_of(p, channels, gates)
+    spread = jnp.broadcast_to(gate[:, first : first + 1], gate.shape)
+    for g, start in rest:
         own = jnp.broadcast_to(gate[:, g : g + 1], gate.shape)
-        spread = own if spread is None else jnp.where(lane < start, spread, own)
+        spread = jnp.where(lane < start, spread, own)
     return spread
 
 

@@ -4,6 +4,7 @@
 
 import dataclasses
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,6 @@ import pytest
 from configs.presets import PRESETS
 from phasejax.training.metrics import read_metrics
 from scripts.reproduce import make_jobs, parse_overrides, parse_seeds
-from scripts.running import total_seconds
 
 ROOT = Path(__file__).parents[2]
 RUNS = ("full", "w8s8")
@@ -88,7 +88,7 @@ def test_two_runs_a_report_and_nothing_left_to_do(call, tmp_path):
     first = check_report(tmp_path)
     for name in RUNS:
         assert read_metrics(tmp_path / "runs" / f"{name}-seed0")[-1]["step"] == 4
-    logs = {p: p.read_bytes() for p in (tmp_path / "runs").glob("*/*") if p.is_file()}
+    logs = {p: p.read_bytes() for p in (tmp_path / "runs").glob("*-seed0/*") if p.is_file()}
 
     again = call(command(tmp_path))
     assert again.returncode == 0, again.stderr
@@ -97,6 +97,21 @@ def test_two_runs_a_report_and_nothing_left_to_do(call, tmp_path):
     second = check_report(tmp_path)
     assert second["runs"] == first["runs"]
     assert second["wall_seconds"] > first["wall_seconds"], "the seconds of both calls count"
+
+    # A report of stored runs is the same, and its own seconds do not count.
+    report = [sys.executable, "-m", "scripts.report", f"--stored={tmp_path}/runs"]
+    report += [f"--report={tmp_path}/report", "--permutations=99"]
+    clock = tmp_path / "runs" / "seconds.json"
+    for _ in range(2):
+        stored = call(report)
+        assert stored.returncode == 0, stored.stderr
+        third = check_report(tmp_path)
+        assert third == second | {"created": third["created"]}
+    clock.write_text("{")
+    assert call(report).returncode == 0
+    assert json.loads((tmp_path / "report" / "summary.json").read_text())["wall_seconds"] is None
+    clock.unlink()
+    logs.pop(clock, None)
 
     # The same folder with other fields is not mixed up, and not trained over.
     other = call(command(tmp_path, width=8))
@@ -168,9 +183,27 @@ def test_flags_are_read_or_refused():
         parse_seeds(["1", "x"])
 
 
-def test_seconds_of_every_call_are_added(tmp_path):
-    assert total_seconds(tmp_path / "new", 2.0) == 2.0
-    assert total_seconds(tmp_path / "new", 3.5) == 5.5
+@pytest.mark.slow
+def test_a_killed_run_is_named_and_the_others_are_reported(script_env, call, tmp_path):
+    changes = {"final_steps": 6000, "check_every": 20, "checkpoint_every": 2000}
+    arguments = [f"--runs={RUNS[1]},{RUNS[0]}" if a.startswith("--runs") else a
+                 for a in command(tmp_path, **changes)]  # fmt: skip
+    process = subprocess.Popen(
+        [*arguments, "--workers=1"], cwd=ROOT, env=script_env, stderr=subprocess.PIPE, text=True
+    )
+    until = time.monotonic() + 300
+    while not read_metrics(tmp_path / "runs" / "w8s8-seed0") and time.monotonic() < until:
+        time.sleep(0.1)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    (worker,) = [c for c in children if "spawn_main" in Path(f"/proc/{c}/cmdline").read_text()]
+    os.kill(int(worker), signal.SIGKILL)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 1, errors
+    assert "w8s8 seed 0 failed: its process was killed by signal 9" in " ".join(errors.split())
+    assert "Traceback" not in errors
+    assert "signal 9" in (tmp_path / "runs" / "w8s8-seed0" / "error.txt").read_text()
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    assert [run["name"] for run in summary["runs"]] == ["full"]
 
 
 @pytest.mark.slow
