@@ -99,7 +99,7 @@ def compile_program(program: Program, device: str) -> Row:
     memory = compiled.memory_analysis()
     parts = ("argument", "output", "temp")
     hbm = sum(getattr(memory, f"{part}_size_in_bytes") for part in parts)
-    return kernel_facts(compiled.as_text()) | {"hbm_bytes": hbm, "compile_seconds": seconds}
+    return kernel_facts(compiled.as_text() or "") | {"hbm_bytes": hbm, "compile_seconds": seconds}
 
 
 def versions() -> dict[str, str]:
