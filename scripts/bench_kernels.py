@@ -8,6 +8,11 @@ Compressed attention with W8/S8 and a window of 16 in float32, forward and backw
 dense mask (T = 4096, 4 heads of 64), against full attention of `jax.nn` (T = 8192), and alone by
 doublings of T up to 131072 with the heads of Qwen3-0.6B. Memory is what the compiler assigns; the
 process's own is measured once beside it. Ten minutes on two cores.
+
+    python -m scripts.bench_kernels --device=gpu --json=gpu.json
+
+Every kernel with shapes of real models on an NVIDIA GPU: values against plain JAX, bandwidth and
+operations a second beside ceilings of the same run.
 """
 
 import functools
@@ -19,9 +24,12 @@ from typing import Any
 from absl import flags
 
 from scripts import running
+from scripts.bench_gpu import bench_gpu
 from scripts.timing import median_seconds
 
 _SUITE = flags.DEFINE_enum("suite", "attention_cpu", ["attention_cpu"], "What to measure.")
+_DEVICE = flags.DEFINE_enum("device", "cpu", ["cpu", "gpu"], "What to measure on.")
+_SHRINK = flags.DEFINE_integer("shrink", 1, "Divides all lengths, for a trial.", lower_bound=1)
 _JSON = flags.DEFINE_string("json", None, "File to write the numbers to.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Timed calls; the median is kept.", lower_bound=1)
 
@@ -131,13 +139,14 @@ def layer_memory(tokens: int) -> dict[str, int]:
     return memory(jax.jit(layer).lower(state, hidden).compile())
 
 
-def attention_cpu(repeats: int) -> dict[str, Any]:
-    """Measures and returns all numbers of the suite."""
+def attention_cpu(repeats: int, shrink: int) -> dict[str, Any]:
+    """Measures and returns all numbers of the suite, its lengths divided by `shrink`."""
     from phasejax.evals.results import versions
 
     result: dict[str, Any] = {"window": WINDOW, "stride": STRIDE, "heads": HEADS}
     for name, tokens, other in (("dense", 4096, "reference"), ("full", 8192, "full")):
         heads = HEADS["dense"]
+        tokens //= shrink
         calls = [
             compile_attention(tokens, heads, kind, gradient=True) for kind in ("xla_blocked", other)
         ]
@@ -151,24 +160,25 @@ def attention_cpu(repeats: int) -> dict[str, Any]:
             f"peak_memory_ratio_vs_{name}": temporary[0] / temporary[1],
         }
     process = [
-        alone(_peak_growth, 4096, HEADS["dense"], kind, True)
+        alone(_peak_growth, 4096 // shrink, HEADS["dense"], kind, True)
         for kind in ("xla_blocked", "reference")
     ]
     result["process_bytes_vs_dense"] = process
     result["process_memory_ratio_vs_dense"] = process[0] / process[1]
     rows = []
-    for tokens in running.tracked("doublings", DOUBLINGS):
+    doublings = [tokens // shrink for tokens in DOUBLINGS]
+    for tokens in running.tracked("doublings", doublings):
         heads = HEADS["qwen3_0.6b"]
         compiled = compile_attention(tokens, heads, "xla_blocked", gradient=False)
         row: dict[str, Any] = {"tokens": tokens} | memory(compiled)
         row["total_bytes"] = row["arguments"] + row["output"] + row["temporary"]
-        if tokens <= TIMED_UP_TO:
+        if tokens * shrink <= TIMED_UP_TO:
             row["seconds"] = seconds(compiled, tokens, heads, min(repeats, 3))
             before = rows[-1]["seconds"] if rows else None
             row["times_the_half"] = before and row["seconds"] / before
         rows.append(row)
     result["doublings"] = rows
-    result["layer_bytes"] = {"tokens": DOUBLINGS[-1]} | layer_memory(DOUBLINGS[-1])
+    result["layer_bytes"] = {"tokens": doublings[-1]} | layer_memory(doublings[-1])
     return result | {"versions": versions()}
 
 
@@ -188,11 +198,42 @@ def show(result: dict[str, Any]) -> None:
     running.Console().print(table)
 
 
+def show_gpu(result: dict[str, Any]) -> None:
+    """Prints a line a kernel, with its shares of the ceilings."""
+    limits = result["ceilings"]
+    title = (
+        f"{result['device']}: copies {limits['bytes_per_second'] / 1e9:.0f} GB/s,"
+        f" multiplies {limits['flops_per_second'] / 1e12:.0f} TFLOP/s"
+    )
+    names = ("op", "shape", "direction", "ms", "GB/s", "of copy", "TFLOP/s", "of product", "values")
+    table = running.Table(*names, title=title)
+    for row in result["rows"]:
+        cells = [row[name] for name in names[:3]]
+        if "error" in row:
+            table.add_row(*cells, *[""] * 5, row["error"])
+            continue
+        rates = [""] * 4
+        if "bytes_per_second" in row:
+            rates = [
+                f"{row['bytes_per_second'] / 1e9:.0f}",
+                f"{row['share_of_bytes_per_second']:.0%}",
+                f"{row['flops_per_second'] / 1e12:.1f}",
+                f"{row['share_of_flops_per_second']:.0%}",
+            ]
+        values = "agree" if row["agrees"] else f"off by {row['largest_error']:.2g}"
+        table.add_row(*cells, f"{row['seconds'] * 1e3:.3g}", *rates, values)
+    running.Console().print(table)
+
+
 def main(_: list[str]) -> None:
     """Maps flags to arguments."""
     running.check_json(_JSON.value)
-    result = {"attention_cpu": attention_cpu}[_SUITE.value](_REPEATS.value)
-    show(result)
+    if _DEVICE.value == "gpu":
+        result = running.guarded(bench_gpu, _REPEATS.value)
+        show_gpu(result)
+    else:
+        result = {"attention_cpu": attention_cpu}[_SUITE.value](_REPEATS.value, _SHRINK.value)
+        show(result)
     running.write_json(_JSON.value, result)
 
 

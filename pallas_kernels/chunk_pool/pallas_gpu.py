@@ -74,7 +74,7 @@ def _forward_kernel(payload, score, bias, out, lse, *, blocks):
         state = jax.lax.fori_loop(0, stride, step, state)
     top, total, mixed = state
     rows = pl.ds(pl.program_id(0) * blocks.entry, blocks.entry)
-    out[b, rows, gates, :] = (mixed / total[..., None]).astype(out.dtype)
+    out[b, rows, gates, :] = mixed / total[..., None]
     lse[b, rows, gates] = top + jnp.log(total)
 
 
@@ -88,7 +88,7 @@ def _backward_kernel(payload, score, bias, pooled, lse, ct, d_payload, d_score, 
         read = (target < entries)[:, None]
         by_entry = (b, jnp.minimum(target, entries - 1), gates)
         norm = jnp.where(read, lse[by_entry], jnp.inf)
-        centre = pooled[(*by_entry, slice(None))].astype(jnp.float32)
+        centre = pooled[(*by_entry, slice(None))]
         upstream = ct[(*by_entry, slice(None))].astype(jnp.float32)
 
         def step(i, none, lane=lane, norm=norm, centre=centre, upstream=upstream):
@@ -123,9 +123,10 @@ def _pool(payload, score, bias, blocks, interpret):
 
 def _forward(payload, score, bias, blocks, interpret):
     shape = (*payload.shape[:2], *payload.shape[4:])
-    outputs = (shape, payload.dtype), (shape[:3], jnp.float32)
+    outputs = (shape, jnp.float32), (shape[:3], jnp.float32)
     pooled, lse = _call(_forward_kernel, (payload, score, bias), outputs, blocks, interpret)
-    return pooled, (payload, score, bias, pooled, lse)
+    # Kept in float32: what rounding takes from it would add up in the gradient of the bias.
+    return pooled.astype(payload.dtype), (payload, score, bias, pooled, lse)
 
 
 def _backward(blocks, interpret, kept, cotangent):

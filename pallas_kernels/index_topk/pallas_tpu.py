@@ -106,6 +106,7 @@ def _kernel(
 ) -> None:
     b, i, j = (pl.program_id(axis) for axis in range(3))
 
+    # An entry that is not seen ties with these and is put after them, so that no list takes it.
     @pl.when(j == 0)
     def _():
         best_score[0] = jnp.full(best_score.shape[1:], -jnp.inf, jnp.float32)
@@ -134,10 +135,6 @@ def _kernel(
         row = jax.lax.broadcasted_iota(jnp.int32, (length, lanes), 0)
         tile_index[...] = j * length + row
         _merge(tile_score, tile_index, best_score.at[0], best_index.at[0])
-
-    @pl.when(j == pl.num_programs(2) - 1)
-    def _():
-        best_index[0] = jnp.where(best_score[0] > -jnp.inf, best_index[0], -1)
 
 
 def _select(query, weight, key, position, end, segment, entry_segment, picks, interpret) -> Picks:
