@@ -129,7 +129,7 @@ def bounds(seen: Bool[Array, "B Q C"]) -> tuple[Int[Array, "X"], Int[Array, "X"]
     return first.reshape(-1), stop.reshape(-1)
 
 
-def _most_visits(span: int, of: int, to: int, of_count: int, to_count: int, back: bool) -> int:
+def most_visits(span: int, of: int, to: int, of_count: int, to_count: int, *, back: bool) -> int:
     """Most tiles of `to` rows that a tile of `of` rows meets, which lie `span` apart at most.
 
     They lie before it where `back`, and after it otherwise.
@@ -157,8 +157,8 @@ def _cut(pair: Pair, end: Array, document: Array, ask: Ask, span, blocks, *, nea
     if known:
         kind = dataclasses.replace(
             kind,
-            blocks=_most_visits(span, blocks.query, length, queries, count, True),
-            queries=_most_visits(span, length, blocks.query, count, queries, False),
+            blocks=most_visits(span, blocks.query, length, queries, count, back=True),
+            queries=most_visits(span, length, blocks.query, count, queries, back=False),
         )
     return kind, Rows(pair, ends, _seen(ask, end, document, near, blocks.query, length))
 
