@@ -4,7 +4,8 @@
 
 Qwen3-0.6B with W8/S8 reads 16 exact tokens. DeepSeek-V4 reads 128; one head of 512 channels is key
 and value at once. Its CSA layers make an entry of every 4 tokens, all of them read here, and its
-HCA layers of every 128.
+HCA layers of every 128. At T = 131072 its queries take 134 MB a head: 16 heads are the share of one
+chip of 4 (Flash, 64 heads) or of 8 (Pro, 128 heads).
 """
 
 from typing import Any
@@ -44,8 +45,9 @@ SPECS: dict[str, Spec] = {
     "qwen3_0_6b_4k": _causal(4096, 8, 16, 8, 128, 16, shared=False),
     "qwen3_0_6b_32k": _causal(32768, 8, 16, 8, 128, 16, shared=False),
     "qwen3_0_6b_128k": _causal(131072, 8, 16, 8, 128, 16, shared=False),
-    "deepseek_v4_flash_csa_128k": _causal(131072, 4, 64, 1, 512, 128, shared=True),
-    "deepseek_v4_flash_hca_128k": _causal(131072, 128, 64, 1, 512, 128, shared=True),
-    "deepseek_v4_pro_csa_128k": _causal(131072, 4, 128, 1, 512, 128, shared=True),
-    "deepseek_v4_pro_hca_128k": _causal(131072, 128, 128, 1, 512, 128, shared=True),
+    "deepseek_v4_csa_128k_16_heads": _causal(131072, 4, 16, 1, 512, 128, shared=True),
+    "deepseek_v4_hca_128k_16_heads": _causal(131072, 128, 16, 1, 512, 128, shared=True),
+    "deepseek_v4_flash_csa_8k": _causal(8192, 4, 64, 1, 512, 128, shared=True),
+    "deepseek_v4_pro_csa_8k": _causal(8192, 4, 128, 1, 512, 128, shared=True),
+    "deepseek_v4_pro_hca_8k": _causal(8192, 128, 128, 1, 512, 128, shared=True),
 }

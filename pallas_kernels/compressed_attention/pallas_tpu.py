@@ -400,7 +400,7 @@ def _forward(query, near, entry, reads, sink, span, blocks, interpret):
 def _backward(span, blocks, interpret, kept, cotangent):
     query, near, entry, reads, sink, mixed, lse = kept
     cut = plan(query, near, entry, reads, span, blocks)
-    lost = jnp.einsum("bqnh,bqnh->bqn", mixed, cotangent, preferred_element_type=jnp.float32)
+    lost = jnp.sum(mixed.astype(jnp.float32) * cotangent.astype(jnp.float32), axis=-1)
     queries = _together(query, blocks)
     arrays = lse, _to_lanes(lost, blocks), queries, _together(cotangent, blocks)
     (d_query,) = _by_query(
