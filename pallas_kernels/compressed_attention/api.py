@@ -12,7 +12,7 @@ from pallas_kernels.compressed_attention.masks import reads
 from pallas_kernels.dispatch import Implementation, check
 from pallas_kernels.masks import NEVER
 
-IMPLEMENTATIONS = ("pallas_gpu", "xla_blocked", "reference")
+IMPLEMENTATIONS = ("pallas_tpu", "pallas_gpu", "xla_blocked", "reference")
 
 
 def _check_end(end: Int[Array, "*B E"], valid: Bool[Array, "*B E"] | None) -> None:

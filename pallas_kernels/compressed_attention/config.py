@@ -45,3 +45,51 @@ def blocked_heuristic(
     # One tile holds all exact tokens of a tile of queries wherever their span is short.
     near = columns if span is None else min(-(-(span - 1 + length) // 16) * 16, columns)
     return Blocks(length, min(near, tokens), min(columns, max(entries, 1)))
+
+
+@dataclasses.dataclass(frozen=True)
+class TpuBlocks:
+    """How the TPU kernels cut the scores.
+
+    Attributes:
+        query: queries in a tile.
+        heads: heads in a tile, which share keys and values.
+        token: exact tokens in a tile.
+        entry: entries in a tile.
+        fetch: tiles that are fetched at once, where more than a few are read.
+    """
+
+    query: int
+    heads: int
+    token: int
+    entry: int
+    fetch: int
+
+
+def tpu_heuristic(
+    query: tuple[int, ...], kv_heads: int, tokens: int, entries: int, span: int | None
+) -> TpuBlocks:
+    """512 heads and queries in lanes, up to 512 rows in sublanes, 1 MiB of keys in a block.
+
+    Args:
+        query: shape of the queries, [B, Q, N, H].
+        kv_heads: key-value heads.
+        tokens: exact tokens.
+        entries: entries.
+        span: most exact tokens that a query reads, where that is known.
+    """
+    _, queries, heads, head_dim = query
+    groups = heads // kv_heads
+    together = max(n for n in range(1, 17) if groups % n == 0)
+
+    def whole(rows: int, most: int) -> int:
+        return min(most, -(-max(rows, 1) // 16) * 16)
+
+    entry = whole(entries, 512)
+    return TpuBlocks(
+        query=whole(queries, power_of_two_at_most(512 // together)),
+        heads=together,
+        token=whole(tokens, 512 if span is None else 256),
+        entry=entry,
+        fetch=max(2**19 // (entry * head_dim), 1),
+    )

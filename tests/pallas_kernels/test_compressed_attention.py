@@ -14,9 +14,29 @@ import numpy as np
 import pytest
 
 from pallas_kernels import dispatch
-from pallas_kernels.compressed_attention import api, one_piece, reference, xla_blocked
-from pallas_kernels.compressed_attention.config import Blocks, blocked_heuristic
-from tests.pallas_kernels.compare import assert_close, in_float64
+from pallas_kernels.compressed_attention import (
+    api,
+    one_piece,
+    pallas_tpu,
+    plan,
+    reference,
+    xla_blocked,
+)
+from pallas_kernels.compressed_attention.arg_specs import SPECS
+from pallas_kernels.compressed_attention.config import (
+    Blocks,
+    TpuBlocks,
+    blocked_heuristic,
+    tpu_heuristic,
+)
+from pallas_kernels.compressed_attention.masks import reads
+from tests.pallas_kernels.compare import (
+    assert_close,
+    in_float64,
+    lower_for_tpu,
+    mostly_slow,
+    strictly,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +151,12 @@ class Case:
         return jax.grad(loss, has_aux=True)
 
 
+IMPLEMENTATIONS = {
+    "reference": reference.compressed_attention,
+    "one_piece": one_piece.compressed_attention,
+    "xla_blocked": xla_blocked.compressed_attention,
+    "pallas_tpu": pallas_tpu.compressed_attention,
+}
 CASES = {
     "window": Case(),
     "window and sink": Case(sink=True, chunk=(8, 8)),
@@ -150,13 +176,16 @@ CASES = {
     "bfloat16": Case(dtype="bfloat16", heads=4, kv_heads=2, chunk=(2, 2)),
 }
 SLOW = {"span of one", "groups", "the whole past", "shorter than W", "nothing to read"}
-cases = pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
-        for name, case in CASES.items()
-    ],
-)
+# What a simulated TPU is tried on in every run; it compiles for seconds.
+FAST_ON_TPU = {"tail, sink, groups", "documents, tail, dynamic", "some positions", "bfloat16"}
+
+
+def cases():
+    for name in IMPLEMENTATIONS:
+        for title, case in CASES.items():
+            is_slow = title not in FAST_ON_TPU if name == "pallas_tpu" else title in SLOW
+            marks = [pytest.mark.slow] if is_slow else []
+            yield pytest.param(name, case, id=f"{name}-{title}", marks=marks)
 
 
 @functools.cache
@@ -166,40 +195,47 @@ def expected(case: Case):
     return in_float64(case.values_and_gradients(reference.compressed_attention), arrays)[0]
 
 
-IMPLEMENTATIONS = {
-    "reference": reference.compressed_attention,
-    "one_piece": one_piece.compressed_attention,
-    "xla_blocked": functools.partial(xla_blocked.compressed_attention, blocks=Blocks(4, 5, 2)),
-}
-
-
-def small(case: Case, name: str):
+def small(case: Case, name: str, interpret=True):
     """An implementation with tiles that are no longer than the axes."""
+    if name == "pallas_tpu":
+        together = 2 if case.heads // case.kv_heads % 2 == 0 else 1
+        return functools.partial(
+            IMPLEMENTATIONS[name], blocks=TpuBlocks(4, together, 5, 2, 2), interpret=interpret
+        )
     if name != "xla_blocked":
         return IMPLEMENTATIONS[name]
     queries = case.tokens if case.positions is None else len(case.positions)
     blocks = Blocks(min(4, queries), min(5, case.tokens), 2)
-    return functools.partial(xla_blocked.compressed_attention, blocks=blocks)
+    return functools.partial(IMPLEMENTATIONS[name], blocks=blocks)
 
 
-@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@functools.cache
+def compiled(name: str, case: Case):
+    return jax.jit(case.values_and_gradients(small(case, name)))
+
+
+@pytest.mark.parametrize(("name", "case"), list(cases()))
+def test_values_and_gradients(name, case):
+    arrays, _ = case.operands()
+    gradient, out = compiled(name, case)(arrays)
+    assert out.dtype == case.dtype
+    assert_close(out, case.by_loops(), case.dtype)
+    assert {k: x.dtype for k, x in gradient.items()} == {k: x.dtype for k, x in arrays.items()}
+    for operand, wanted in expected(case).items():
+        assert_close(gradient[operand], wanted, case.dtype, err_msg=operand)
+
+
+SEVERAL = mostly_slow(IMPLEMENTATIONS, fast=("reference", "one_piece", "xla_blocked"))
+
+
+@pytest.mark.parametrize("name", SEVERAL)
 class TestCompressedAttention:
     """What every implementation owes."""
-
-    @cases
-    def test_values_and_gradients(self, name, case):
-        arrays, _ = case.operands()
-        gradient, out = jax.jit(case.values_and_gradients(small(case, name)))(arrays)
-        assert out.dtype == case.dtype
-        assert_close(out, case.by_loops(), case.dtype)
-        assert {k: x.dtype for k, x in gradient.items()} == {k: x.dtype for k, x in arrays.items()}
-        for operand, wanted in expected(case).items():
-            assert_close(gradient[operand], wanted, case.dtype, err_msg=operand)
 
     def test_padded_slots_and_other_documents_are_not_read(self, name):
         case = CASES["documents"]
         arrays, call = case.operands()
-        gradient, _ = jax.jit(case.values_and_gradients(small(case, name)))(arrays)
+        gradient, _ = compiled(name, case)(arrays)
         real = call["valid"]
         assert np.all(np.asarray(gradient["entry_key"])[:, ~real] == 0)
         assert np.all(np.asarray(gradient["entry_value"])[:, ~real] == 0)
@@ -209,7 +245,7 @@ class TestCompressedAttention:
         case = CASES["window and sink"]
         arrays, _ = case.operands()
         arrays["query"] = arrays["query"] * 1e4
-        gradient, out = jax.jit(case.values_and_gradients(small(case, name)))(arrays)
+        gradient, out = compiled(name, case)(arrays)
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
         wanted = in_float64(case.attend(reference.compressed_attention), arrays)
         np.testing.assert_allclose(out, wanted, rtol=1e-3, atol=1e-4)
@@ -228,6 +264,7 @@ class TestCompressedAttention:
         assert_close(found, wanted)
 
 
+@pytest.mark.parametrize("name", ["xla_blocked", "pallas_tpu"])
 @hypothesis.settings(max_examples=25, deadline=None)
 @hypothesis.given(
     tokens=st.integers(1, 40),
@@ -239,15 +276,125 @@ class TestCompressedAttention:
     blocks=st.tuples(st.integers(1, 16), st.integers(1, 16), st.integers(1, 2)),
 )
 @pytest.mark.slow
-def test_tiles_of_any_size_equal_loops(tokens, groups, window, chunk, documents, flags, blocks):
+def test_tiles_of_any_size_equal_loops(
+    name, tokens, groups, window, chunk, documents, flags, blocks
+):
     tail_only, sink, shared = flags
     case = Case(
         tokens, *groups, window, tail_only, sink, chunk, shared, documents if tokens > 1 else 1
     )
-    blocks = Blocks(min(blocks[0], tokens), min(blocks[1], tokens), blocks[2])
-    attend = case.attend(functools.partial(xla_blocked.compressed_attention, blocks=blocks))
+    if name == "pallas_tpu":
+        blocks = TpuBlocks(blocks[0], 1, blocks[1], blocks[2], blocks[2])
+        options = {"blocks": blocks, "interpret": True}
+    else:
+        blocks = Blocks(min(blocks[0], tokens), min(blocks[1], tokens), blocks[2])
+        options = {"blocks": blocks}
+    attend = case.attend(functools.partial(IMPLEMENTATIONS[name], **options))
     arrays, _ = case.operands()
     assert_close(jax.jit(attend)(arrays), case.by_loops())
+
+
+class TestOnTpu:
+    """The kernels on a simulated TPU, and what a real one would compile."""
+
+    def test_memory_that_was_not_written_is_not_read_and_nothing_races(self):
+        case = Case(tokens=11, documents=2, heads=2, batch=1, sink=True, chunk=(4, 2))
+        arrays, _ = case.operands()
+
+        def run(arrays, interpret):
+            return case.values_and_gradients(small(case, "pallas_tpu", interpret))(arrays)
+
+        gradient, out = strictly(run, arrays)
+        assert_close(out, case.by_loops())
+        assert_close(gradient, expected(case))
+
+    def test_tiles_that_no_query_may_see_are_not_read(self):
+        """NaN there would spoil what it is multiplied with, even by zero."""
+        case = Case(tokens=24, heads=1, window=3, chunk=(2, 2), batch=1)
+        arrays, call = case.operands()
+        call["valid"][2:] = False
+        spoilt = {k: v.at[:, 4:].set(np.nan) if "entry" in k else v for k, v in arrays.items()}
+        spoilt |= {k: v.at[:, :10].set(np.nan) for k, v in arrays.items() if k in ("key", "value")}
+        positions = np.arange(20, 24)
+
+        def run(arrays):
+            attend = small(case, "pallas_tpu")
+            with mock.patch.object(dispatch, "load", lambda op, name: attend):
+                query = arrays["query"][:, positions]
+                return api.compressed_attention(
+                    **arrays | {"query": query},
+                    **call,
+                    window=3,
+                    query_position=positions,
+                    implementation="reference",
+                )
+
+        run = jax.jit(run)
+        np.testing.assert_array_equal(run(spoilt), run(arrays))
+        assert np.isfinite(run(spoilt)).all()
+
+    @pytest.mark.parametrize("name", mostly_slow(SPECS, fast=["qwen3_0_6b_4k"]))
+    def test_lowers_forward_and_backward(self, name):
+        (query, near, entry, which, sink), options = SPECS[name]
+        call = functools.partial(pallas_tpu.compressed_attention, **options)
+        assert lower_for_tpu(call, query, near, entry, which, sink).count("tpu_custom_call") == 1
+
+        def gradients(query, near, entry, which, sink):
+            def loss(*real):
+                return jnp.sum(call(*real[:3], which, real[3]).astype(jnp.float32))
+
+            return jax.grad(loss, argnums=range(4))(query, near, entry, sink)
+
+        # Forward, then by queries, by exact tokens and by entries.
+        found = lower_for_tpu(gradients, query, near, entry, which, sink)
+        assert found.count("tpu_custom_call") == 4
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"dtype": "float16"}, "query.dtype=float16"),
+            ({"tokens": 0}, "nothing to do"),
+            ({"tokens": 2**24}, "overflow scalar memory"),
+        ],
+    )
+    def test_says_what_it_cannot_do(self, change, message):
+        sizes = {"dtype": "bfloat16", "tokens": 64} | change
+        tokens, dtype = sizes["tokens"], sizes["dtype"]
+        row = jax.ShapeDtypeStruct((1, tokens, 1, 8), dtype)
+        entry = jax.ShapeDtypeStruct((1, 8, 1, 8), dtype)
+        lengths = (tokens, tokens, tokens, tokens, 8, 8)
+        which = [jax.ShapeDtypeStruct((1, length), jnp.int32) for length in lengths]
+
+        def call(query, pair, entry, which):
+            which = reads(*which[:1], *which[2:], window=4, tail_only=False)
+            return pallas_tpu.compressed_attention(query, pair, entry, which, None, span=4)
+
+        with pytest.raises(NotImplementedError, match=message):
+            jax.eval_shape(call, row, (row, row), (entry, entry), which)
+
+    @pytest.mark.parametrize("span", [None, 1, 16, 4096])
+    @pytest.mark.parametrize("kv_heads", [1, 8])
+    def test_tiles_suit_the_layout(self, span, kv_heads):
+        for query in ((1, 4096, 16, 64), (1, 131072, 128, 512), (2, 7, 8, 80), (1, 1, 24, 16)):
+            blocks = tpu_heuristic(query, kv_heads, query[1], query[1] // 8, span)
+            assert query[2] // kv_heads % blocks.heads == 0
+            assert blocks.query * blocks.heads <= 512
+            assert blocks.query % 16 == blocks.token % 16 == blocks.entry % 16 == 0
+
+    @pytest.mark.parametrize("span", [1, 3, 8, 100])
+    @pytest.mark.parametrize(("query", "token"), [(4, 5), (8, 2), (3, 16)])
+    def test_no_tile_meets_more_than_are_visited(self, span, query, token):
+        """Windows of every length, counted by hand."""
+        tokens = 60
+        at = np.arange(tokens)
+        met = (at <= at[:, None]) & (at > at[:, None] - span)
+        rows, columns = -(-tokens // query), -(-tokens // token)
+        met = np.pad(met, ((0, rows * query - tokens), (0, columns * token - tokens)))
+        met = met.reshape(rows, query, columns, token).any((1, 3))
+        visits = plan.most_visits(span, query, token, rows, columns, back=True)
+        assert met.sum(1).max() <= visits <= met.sum(1).max() + 1
+        visits = plan.most_visits(span, token, query, columns, rows, back=False)
+        assert met.sum(0).max() <= visits <= met.sum(0).max() + 1
 
 
 def test_every_row_of_a_batch_stands_alone():
