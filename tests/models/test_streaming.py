@@ -25,10 +25,7 @@ from tests.models.test_qwen3 import SMALL, VARIANTS, VOCABULARY, config_of, rand
 LENGTH, WIDTH, SPARE = 44, 5, 6
 TOKENS, OTHER = np.random.default_rng(0).integers(VOCABULARY, size=(2, 2, LENGTH)).astype(np.int32)
 WRONG = (TOKENS + 1) % VOCABULARY
-FAST = (
-    "w8s8 w8s4 w8s6 w2s2 uniform vector tied no_rope stride_start tail tail_overlap sink deepseek"
-)
-FAST += " full_sink_2kv two_layers_tail"
+FAST = "w8s8 w8s4 w8s6 tail_overlap sink full_sink_2kv"
 
 
 def variants(fast: str) -> pytest.MarkDecorator:
