@@ -126,8 +126,8 @@ FAULTS = (  # register number and fault, file, what stands there, what is put th
     (
         "10 state is not taken back",
         "phasejax/compress/history.py",
-        "arange(recent.shape[1]) - count[:, None], 0)",
-        "arange(recent.shape[1]) - 0 * count[:, None], 0)",
+        "arange(recent.shape[1])[None] - count[:, None], 0)",
+        "arange(recent.shape[1])[None] - 0 * count[:, None], 0)",
         f"{REGISTER}::test_10_drafts_are_taken_back_after_a_partial_accept",
     ),
     (
