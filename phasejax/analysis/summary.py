@@ -7,6 +7,7 @@ the block "in_sequence" holds the same for in-sequence padding. All gaps are ove
 residues, controls included, unless their name says folded or straddle_free.
 """
 
+import dataclasses
 import datetime
 import logging
 import math
@@ -25,6 +26,7 @@ from phasejax.analysis.verdicts import verdict
 from phasejax.evals.gates import load_gates
 from phasejax.evals.results import versions
 from phasejax.statistics import accuracy_profile, estimate_gap, known_period_test, scan_periods
+from phasejax.tasks.record_lookup import TaskConfig
 
 NESTED = 1999
 _log = logging.getLogger(__name__)
@@ -112,6 +114,14 @@ def summarize_evaluation(
     return block
 
 
+def _chance(config: dict[str, Any]) -> float | None:
+    """Accuracy without a lookup, see `TaskConfig.guess_accuracy`; None for another task."""
+    names = [field.name for field in dataclasses.fields(TaskConfig)]
+    if "num_records" not in config:
+        return None
+    return TaskConfig(**{name: config[name] for name in names if name in config}).guess_accuracy
+
+
 def summarize_run(
     run: Run, *, permutations: int = 9999, other_permutations: int = 1999, seed: int = 0
 ) -> dict[str, Any]:
@@ -126,8 +136,7 @@ def summarize_run(
     Returns:
         One entry of the summary's "runs".
     """
-    records = run.config.get("num_records")
-    chance = 1 / records if records else None
+    chance = _chance(run.config)
     meta = run.results[PRIMARY].meta
     entry: dict[str, Any] = {
         "name": run.name,

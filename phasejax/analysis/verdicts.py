@@ -19,7 +19,7 @@ def verdict(block: dict[str, Any], chance: float | None, control: bool = False) 
 
     Args:
         block: of summarize_evaluation.
-        chance: accuracy of naming any value of the context; None if unknown.
+        chance: accuracy without a lookup; None if unknown.
         control: whether the run is a control, for which no period is what is expected.
 
     Returns:
