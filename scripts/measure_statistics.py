@@ -46,17 +46,22 @@ def simulate(
     trend: float = 0.0,
     document_variance: float = 0.6,
     spread: bool = False,
+    edges: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Answers and positions of one simulated evaluation, each [D, M].
 
     With spread every document has a start of its own. One start for all is the harder case: drift
-    does not average out, and neighbouring periods differ little.
+    does not average out, and neighbouring periods differ little. With edges the first four positions
+    are never recalled and the last twelve always, as by models that read the last tokens exactly.
     """
     start = np.random.default_rng(seed).integers(100, 600, documents) if spread else 480
     position = statistics.draw_positions(documents, RESIDUES, 2 * seed, start=start, design=design)
     correct = statistics.draw_correct(
         position, profile, 2 * seed + 1, document_variance=document_variance, trend=trend
     )
+    if edges:
+        last, first = position >= position.max() - 11, position <= position.min() + 3
+        correct = (correct | last) & ~first
     return correct, position
 
 
@@ -116,6 +121,8 @@ def false_alarms() -> Iterator[Row]:
     for spread, note in ((False, "one start"), (True, "starts spread")):
         case = f"scan of 2..24, no effect, {note}"
         yield group, case, 400, names_another, {"period": None, "documents": 60, "spread": spread}
+    case = "scan of 2..24, no effect but at the first and the last positions"
+    yield group, case, 400, names_another, {"period": None, "documents": 60, "edges": True}
 
 
 def detections() -> Iterator[Row]:
@@ -141,7 +148,9 @@ def detections() -> Iterator[Row]:
         options = {"period": 24, "profile": cosine(24, 0.07), "spread": spread, **documents}
         yield group, case, 40, names, options
     case = "period 8 with one dead phase, 200 documents"
-    yield group, case, 100, names, {"period": 8, "profile": statistics.DEAD_PHASE, **documents}
+    options = {"period": 8, "profile": statistics.DEAD_PHASE, **documents}
+    yield group, case, 100, names, options
+    yield group, f"{case}, other first and last positions", 100, names, {"edges": True, **options}
     for label, profile in (
         ("cosine of period 8, amplitude 0.05", cosine(8, 0.05)),
         ("one of 8 phases at 0.4 instead of 0.5", [0.4] + [0.5] * 7),

@@ -9,6 +9,7 @@ import numpy as np
 
 from phasejax.statistics.folding import orthonormal, phase_columns
 from phasejax.statistics.periodicity import compare, log_tail, nuisance_basis, permutation_p
+from phasejax.statistics.repetition import repetition_p
 from phasejax.statistics.trials import Array, ArrayLike, check_count, check_level, check_trials
 
 
@@ -25,8 +26,9 @@ class PeriodScan:
       adjusted_p: [n] permutation p-value of each period against the maximum over all.
       null_quantile: 1 - level quantile of the maximum under the permutations.
       p_value: of the maximum; the smallest adjusted_p.
-      period: the period found; None if p_value exceeds level. It is significant itself, or improves
-        a significant divisor significantly.
+      period: the period found; None if p_value exceeds level, or if no significant period comes
+        again at every pass. It is significant itself, or improves a significant divisor
+        significantly.
       level: significance level of the scan.
       permutations: B.
     """
@@ -49,6 +51,8 @@ def nested_test(
 
     The null keeps the profile of the period: each document's scores rotate within the classes
     position % period, which for divisors of M are the circular shifts by multiples of the period.
+    A multiple must also improve the fit beyond the scatter of positions (repetition_p): the p-value
+    of a multiple is the larger of the two.
 
     Args:
       scores: [D, M].
@@ -59,8 +63,8 @@ def nested_test(
       seed: of the permutations.
 
     Returns:
-      p-value of the largest improvement among the multiples up to M, and that multiple; (1, P)
-      without multiples.
+      Smallest p-value among the multiples up to M, and its multiple, of several the one that
+      improves the fit most; (1, P) without multiples.
     """
     multiples = np.arange(2 * period, scores.shape[1] + 1, period)
     if not multiples.size:
@@ -77,8 +81,11 @@ def nested_test(
     )
     observed = log_tail(result.observed, result.df, result.df_residual)
     largest = log_tail(result.permuted, result.df, result.df_residual).max(axis=1)
-    best = int(np.argmax(observed))
-    return float(permutation_p(observed[best], largest)), int(multiples[best])
+    adjusted = permutation_p(observed, np.repeat(largest[:, None], len(multiples), axis=1))
+    repeated = [repetition_p(scores, position, period, int(multiple)) for multiple in multiples]
+    p_value = np.maximum(adjusted, repeated)
+    best = int(np.argmax(np.where(p_value == p_value.min(), observed, -np.inf)))
+    return float(p_value[best]), int(multiples[best])
 
 
 def find_period(
@@ -175,16 +182,19 @@ def scan_periods(
     permuted = log_tail(result.permuted, result.df, result.df_residual)
     largest = permuted.max(axis=1)
     adjusted = permutation_p(observed, np.repeat(largest[:, None], len(periods), axis=1))
+    fit = {
+        period: float(fit)
+        for period, fit, alone in zip(periods, observed, adjusted, strict=True)
+        if alone <= level and repetition_p(scores, where, 1, period) <= level
+    }
     found = None
-    if adjusted.min() <= level:
-        start = periods[int(np.argmax(observed))]
-        significant = [p for p, alone in zip(periods, adjusted, strict=True) if alone <= level]
+    if fit:
         found = find_period(
             scores,
             where,
             nuisance,
-            start,
-            significant,
+            max(fit, key=lambda period: fit[period]),
+            fit,
             nested_level,
             nested_permutations,
             seed + 1,

@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 import numpy as np
 import pytest
+from scipy import stats
 
 from phasejax.statistics import DEAD_PHASE, PeriodScan, draw_correct, draw_positions, scan_periods
 from phasejax.statistics.periodicity import known_period_test, nuisance_basis
+from phasejax.statistics.repetition import repetition_p
 from phasejax.statistics.scan import find_period, nested_test
 
 
@@ -107,6 +109,48 @@ def test_starts_that_differ_between_documents(profile: np.ndarray, period: int) 
             ).period
         )
     assert np.mean([one == period for one in found]) >= 0.9
+
+
+def special_places(seed: int, profile: object, documents: int = 80) -> PeriodScan:
+    """A scan where the last tokens before the query are always recalled, and the first never."""
+    position = draw_positions(documents, 24, seed)
+    correct = draw_correct(position, profile, seed + 700)
+    correct = (correct | (position >= position.max() - 11)) & (position > position.min() + 3)
+    return scan_periods(correct, position, permutations=199, nested_permutations=199, seed=seed)
+
+
+def test_what_happens_once_is_no_period() -> None:
+    # Permutations within documents alone name one of 24 in most of these runs.
+    found = [special_places(seed, [0.5]).period for seed in range(30)]
+    assert np.mean([period is None for period in found]) >= 0.9
+
+
+@pytest.mark.parametrize("profile", [DEAD_PHASE, [0.2, 0.9, 0.9, 0.2]])
+def test_places_that_differ_do_not_stretch_the_period(profile: object) -> None:
+    found = [special_places(seed, profile, 200).period for seed in range(10)]
+    assert found.count(len(profile)) >= 9
+
+
+def test_a_period_seen_once_is_not_held_to_repeat() -> None:
+    position = np.tile(np.arange(24), (60, 1))
+    scores = draw_correct(position, [0.1] + [0.5] * 23, 3).astype(float)
+    assert repetition_p(scores, position, 12, 24) == 0.0
+    assert repetition_p(scores, position, 4, 8) > 1e-4
+
+
+def test_repetition_is_the_f_test_of_position_means() -> None:
+    # One trial a document and position: weights are equal, and the fit is plain least squares.
+    position = np.tile(np.arange(24), (2, 1)) + np.array([[24], [48]])
+    scores = np.random.default_rng(0).random((2, 24))
+    y = (scores - scores.mean(axis=1, keepdims=True)).reshape(-1)
+    x = position.reshape(-1)
+
+    def left(period: int) -> float:
+        design = np.stack([*(x % period == np.arange(period)[:, None]), x, x**2], axis=1)
+        return float(np.square(y - design @ np.linalg.lstsq(design, y)[0]).sum())
+
+    f = (left(4) - left(8)) / 4 / (left(8) / (48 - 10))
+    assert repetition_p(scores, position, 4, 8) == pytest.approx(stats.f.sf(f, 4, 38))
 
 
 def test_null_names_no_period() -> None:
