@@ -51,8 +51,8 @@ def simulate(
     """Answers and positions of one simulated evaluation, each [D, M].
 
     With spread every document has a start of its own. One start for all is the harder case: drift
-    does not average out, and neighbouring periods differ little. With edges the first four positions
-    are never recalled and the last twelve always, as by models that read the last tokens exactly.
+    does not average out, and neighbouring periods differ little. With edges the first four
+    positions are never recalled and the last twelve always, as where the last tokens are exact.
     """
     start = np.random.default_rng(seed).integers(100, 600, documents) if spread else 480
     position = statistics.draw_positions(documents, RESIDUES, 2 * seed, start=start, design=design)
