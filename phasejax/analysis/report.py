@@ -119,6 +119,8 @@ def render(summary: dict[str, Any], images: dict[str, list[dict[str, str]]]) -> 
         untested=[claim for claim in claims if claim["status"] == NOT_TESTED],
         counts={status: sum(c["status"] == status for c in claims) for status in MARKS},
         wall=tables.duration(summary["wall_seconds"]),
+        training=tables.duration(sum(entry["train_seconds"] for entry in summary["runs"])),
+        compiling=tables.duration(sum(entry["compile_seconds"] for entry in summary["runs"])),
         rows=tables.run_rows(summary),
         in_sequence=tables.run_rows(summary, "in_sequence"),
         variants=tables.variant_rows(summary),

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import logging
+import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,19 @@ class Run:
         """Validation loss of the evaluated checkpoint."""
         value = self.results[PRIMARY].meta.get("val_loss")
         return None if value is None else float(value)
+
+    def training_seconds(self) -> tuple[float, float]:
+        """Seconds of training that were logged, and those of them that went to compiling.
+
+        A stage compiles before its first step: what its first interval takes longer than the median
+        of its others. Stages of one interval and gaps between interrupted runs are not counted.
+        """
+        stages: dict[int, list[float]] = {}
+        for line in self.metrics:
+            stages.setdefault(line["stage"], []).append(line["seconds"])
+        several = [seconds for seconds in stages.values() if len(seconds) > 1]
+        compiling = sum(max(first - statistics.median(rest), 0.0) for first, *rest in several)
+        return sum(map(sum, stages.values())), compiling
 
     @property
     def gates_path(self) -> Path:

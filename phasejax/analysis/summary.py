@@ -149,6 +149,7 @@ def summarize_run(
         "stride": run.stride,
         "seed": run.seed,
         "val_loss": run.val_loss,
+        **dict(zip(("train_seconds", "compile_seconds"), run.training_seconds(), strict=True)),
         **summarize_evaluation(run, permutations=permutations, seed=seed),
         "chance": chance,
     }

@@ -132,6 +132,13 @@ def test_a_run_without_metrics_or_in_training_is_no_error(broken):
     runs = load_runs(broken.parent)
     assert [run.name for run in runs] == ["full", "w8s8"]
     assert runs[1].metrics == []
+    assert runs[1].training_seconds() == (0, 0)
+
+
+def test_compiling_is_what_the_first_interval_of_a_stage_takes_longer(quick_runs):
+    # 31 intervals of 2.5 s; the stages begin at 0, 500 and 1000, and the last has one interval.
+    train, compiling = load_runs(quick_runs)[0].training_seconds()
+    assert (train, compiling) == (31 * 2.5 + 4 * 5, 3 * 5)
 
 
 def test_runs_of_a_recipe_with_other_settings_are_told_apart(tmp_path):
