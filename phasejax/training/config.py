@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from phasejax.models.config import ModelConfig
+from phasejax.tasks.crossed import check_lookup
 from phasejax.tasks.record_lookup import TaskConfig
 from phasejax.validation import (
     check_above,
@@ -171,6 +172,7 @@ class RunConfig:
                 f"vocab_size={self.model.vocab_size}, but the task has {self.task.vocab_size}"
                 " tokens: leave it out."
             )
+        check_lookup(self.task)
         if self.model.attention == "compressed":
             self._check_grid()
             self._check_reach()
