@@ -23,6 +23,7 @@ from absl import flags
 from rich.progress import TextColumn
 
 from configs.presets import PRESETS
+from phasejax.files import write_atomic
 from phasejax.training.config import OWN_FIELDS, RunConfig
 from phasejax.validation import nearest
 from scripts import running
@@ -168,8 +169,10 @@ class JobBars:
             if event.kind == "failed":
                 message, details = event.detail
                 running.console.print(f"{label} failed: {message}", style="bold red", markup=False)
+                path = Path(self._jobs[event.job].workdir, "error.txt")
                 with contextlib.suppress(OSError):  # a full disk must not end the other runs
-                    Path(self._jobs[event.job].workdir, "error.txt").write_text(details)
+                    path.parent.mkdir(parents=True, exist_ok=True)  # it may have been moved away
+                    write_atomic(path, details)
         self._bars.update(self._all, completed=sum(self._done.values()))
 
 

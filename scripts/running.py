@@ -96,6 +96,8 @@ def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     except OSError as error:
         if logging.level_debug():
             raise
+        if error.errno is None:  # one of ours, which says its own remedy
+            fail(error)
         fail(OSError(f"{error}: mend that; the same command continues."))
 
 

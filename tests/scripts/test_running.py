@@ -36,6 +36,8 @@ def test_a_damaged_clock_stops_nothing(tmp_path, text):
         (OSError(28, "No space left on device", "runs/x"), "No space left on device: 'runs/x'"),
         (PermissionError(13, "Permission denied", "runs/x"), "Permission denied: 'runs/x'"),
         (ValueError("window=0"), "error: window=0"),
+        (OSError(28, "No space left on device"), "device: mend that; the same command continues."),
+        (OSError("Checkpoint 3 failed: make room."), "error: Checkpoint 3 failed: make room.\n"),
         (FloatingPointError("loss is nan"), "error: loss is nan"),
     ],
 )
