@@ -76,7 +76,10 @@ def make_jobs(
     for seed in seeds:
         for name in runs or chosen.names:
             flat = importlib.import_module(f"configs.laptop.{name}").get_config().to_dict()
-            config = RunConfig.from_flat(flat | overrides | {"seed": seed})
+            try:
+                config = RunConfig.from_flat(flat | overrides | {"seed": seed})
+            except ValueError as error:
+                raise ValueError(f"Run {name}: {error}") from error
             jobs.append(Job(config, str(workdir / f"{name}-seed{seed}")))
     return jobs
 
@@ -208,7 +211,9 @@ def parse_seeds(items: list[str] | None) -> list[int] | None:
     try:
         return None if items is None else [int(item) for item in items]
     except ValueError as error:
-        raise ValueError(f"--seeds={','.join(items or ())} are not whole numbers.") from error
+        raise ValueError(
+            f"--seeds={','.join(items or ())} are not whole numbers: write them as --seeds=0,1,2."
+        ) from error
 
 
 def main(_: list[str]) -> int:

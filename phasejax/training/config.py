@@ -164,6 +164,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        for name in ("name", "recipe"):
+            if not getattr(self, name).strip():
+                raise ValueError(f"{name}={getattr(self, name)!r} is blank: give the run a {name}.")
         check_at_least(self, "seed", 0)
         check_below(self, "seed", SEEDS)
         check_at_least(self.task, "residues", 2)  # else no phase to compare

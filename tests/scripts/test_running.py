@@ -53,6 +53,19 @@ def test_errors_of_the_system_end_in_one_line(error, message, monkeypatch):
         guarded(fails)
 
 
+def test_ctrl_c_ends_in_one_line(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with running.console.capture() as said, pytest.raises(SystemExit, match="130"):
+        guarded(interrupted)
+    assert said.get().count("\n") == 1
+    assert "the same command starts again" in said.get()
+    monkeypatch.setattr(running.logging, "level_debug", lambda: True)
+    with pytest.raises(KeyboardInterrupt):
+        guarded(interrupted)
+
+
 def test_errors_of_the_program_are_shown_whole():
     with pytest.raises(KeyError):
         guarded({}.__getitem__, "x")

@@ -50,6 +50,8 @@ CONFIGS = sorted(path.stem for path in Path("configs/laptop").glob("*.py") if pa
         ({"eval_seed": -1}, r"eval_seed=-1, but it must be at least 0"),
         ({"seed": -1}, r"seed=-1, but it must be at least 0: raise seed"),
         ({"seed": 2**32}, r"seed=4294967296, but it must be below 4294967296: lower seed"),
+        ({"name": ""}, r"name='' is blank: give the run a name"),
+        ({"recipe": " "}, r"recipe=' ' is blank: give the run a recipe"),
         ({"residues": 1, "window": 1}, r"residues=1, but it must be at least 2"),
         ({"num_records": 2}, r"num_records=2, but with demonstrations=1 .* at least 3: .* Raise"),
         ({"demonstrations": 2}, r"num_records=3, but with demonstrations=2 .* at least 4"),
