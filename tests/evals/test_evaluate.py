@@ -95,7 +95,7 @@ def test_every_prompt_has_a_row(evaluated, padding):
     assert np.array_equal(rows["value_position"], rows["target_position"] + 1)
     assert set(rows["query_position"].tolist()) == {20}
     # Targets stand at records in turn, each 2 tokens, plus the filler moved before them.
-    assert np.array_equal(rows["shift"], rows["target_position"] - 2 * (rows["document"] % 2))
+    assert np.array_equal(rows["shift"], rows["target_position"] - 2 * (rows["document"] % 3))
     assert set(rows["shift"].tolist()) == set(range(3 * RESIDUES))
     correct, position = correct_matrix(rows)
     assert correct.shape == position.shape == (DOCUMENTS, RESIDUES)
