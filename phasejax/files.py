@@ -2,12 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that are whole or absent, whenever the process that writes them ends."""
 
+import contextlib
 import os
 from pathlib import Path
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Writes a file such that a reader sees the old content or the new, never a part."""
+    """Writes a file such that a reader sees the old content or the new, never a part.
+
+    Raises:
+        OSError: naming the file, if it cannot be written; what was begun is removed.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from error

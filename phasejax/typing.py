@@ -25,27 +25,19 @@ Tokens = Int[Array, "B T"]
 Hidden = Float[Array, "B T D"]
 Queries = Float[Array, "B Q N H"]
 LocalKeys = Float[Array, "B T K H"]
-EntryKeys = Float[Array, "B E K H"]
 Windows = Float[Array, "B E W D"]
 Logits = Float[Array, "B Q V"]
-Positions = Int[Array, "Q"]
-EntryIndex = Int[Array, "E"]
-EntryMask = Bool[Array, "E"]
 DType = Literal["float32", "bfloat16", "float16"]  # as configs name them
 
 __all__ = [
     "Array",
     "Bool",
     "DType",
-    "EntryIndex",
-    "EntryKeys",
-    "EntryMask",
     "Float",
     "Hidden",
     "Int",
     "LocalKeys",
     "Logits",
-    "Positions",
     "Queries",
     "Tokens",
     "Windows",

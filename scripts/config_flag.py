@@ -43,8 +43,10 @@ def check_file(argv: list[str]) -> None:
         app.UsageError: if it is missing, cannot be executed or gives no ConfigDict.
     """
     path = _path(argv)
-    if not path:
+    if path is None:
         return
+    if not path:
+        raise app.UsageError("--config has an empty value: name a file, such as those in configs/.")
     if not Path(path).is_file():
         raise app.UsageError(f"--config={path} is not a file: name one, such as those in configs/.")
     try:
@@ -68,10 +70,10 @@ def check_file(argv: list[str]) -> None:
 
 
 def _path(argv: list[str]) -> str | None:
-    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+    for i, argument in enumerate(argv):
         name, equals, value = argument.partition("=")
         if name in ("--config", "-config"):
-            return value if equals else following
+            return value if equals else "".join(argv[i + 1 : i + 2])
     return None
 
 

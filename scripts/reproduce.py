@@ -23,6 +23,7 @@ from absl import flags
 from rich.progress import TextColumn
 
 from configs.presets import PRESETS
+from phasejax.files import write_atomic
 from phasejax.training.config import OWN_FIELDS, RunConfig
 from phasejax.validation import nearest
 from scripts import running
@@ -75,7 +76,10 @@ def make_jobs(
     for seed in seeds:
         for name in runs or chosen.names:
             flat = importlib.import_module(f"configs.laptop.{name}").get_config().to_dict()
-            config = RunConfig.from_flat(flat | overrides | {"seed": seed})
+            try:
+                config = RunConfig.from_flat(flat | overrides | {"seed": seed})
+            except ValueError as error:
+                raise ValueError(f"Run {name}: {error}") from error
             jobs.append(Job(config, str(workdir / f"{name}-seed{seed}")))
     return jobs
 
@@ -168,8 +172,10 @@ class JobBars:
             if event.kind == "failed":
                 message, details = event.detail
                 running.console.print(f"{label} failed: {message}", style="bold red", markup=False)
+                path = Path(self._jobs[event.job].workdir, "error.txt")
                 with contextlib.suppress(OSError):  # a full disk must not end the other runs
-                    Path(self._jobs[event.job].workdir, "error.txt").write_text(details)
+                    path.parent.mkdir(parents=True, exist_ok=True)  # it may have been moved away
+                    write_atomic(path, details)
         self._bars.update(self._all, completed=sum(self._done.values()))
 
 
@@ -205,7 +211,9 @@ def parse_seeds(items: list[str] | None) -> list[int] | None:
     try:
         return None if items is None else [int(item) for item in items]
     except ValueError as error:
-        raise ValueError(f"--seeds={','.join(items or ())} are not whole numbers.") from error
+        raise ValueError(
+            f"--seeds={','.join(items or ())} are not whole numbers: write them as --seeds=0,1,2."
+        ) from error
 
 
 def main(_: list[str]) -> int:

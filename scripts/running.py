@@ -9,6 +9,8 @@ import json
 import math
 import multiprocessing
 import os
+import re
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +26,14 @@ from phasejax.files import write_atomic
 from phasejax.training.config import RunConfig
 from scripts import config_flag
 
+INTERRUPTED = 128 + signal.SIGINT  # exit status of what Ctrl-C ended, as shells have it
 UNFINISHED = 3  # exit status of a run that was asked to stop and can be continued
 CLOCK_FILE = "seconds.json"
+VALUES = {  # what parsers of flags say, and what they mean
+    "invalid literal for int()": "a whole number",
+    "could not convert string to float": "a number",
+    "Non-boolean argument": "true or false",
+}
 console = Console(stderr=True)
 
 
@@ -56,11 +64,27 @@ def _parse(argv: list[str], *, first: str | None) -> list[str]:
         rest = flags.FLAGS(argv)
         _refuse_unnamed(rest[1:], first)
         _refuse_empty(argv[0])
+    except flags.IllegalFlagValueError as error:
+        fail(_in_words(error))
     except (flags.Error, FileNotFoundError, TypeError, ValueError) as error:
         fail(error)
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)  # what checkpoints say of themselves hides progress
     return rest
+
+
+def _in_words(error: flags.IllegalFlagValueError) -> Exception:
+    """What absl-py says of a value, with what was expected instead."""
+    found = re.match(r"flag --([^=]+)=(.*?): (.*)", str(error), re.DOTALL)
+    if found is None:
+        return error
+    name, value, reason = found.groups()
+    if "must have a value other than None" in reason:
+        return ValueError(f"--{name} is missing: write --{name}=VALUE.")
+    for sign, kind in VALUES.items():
+        if sign in reason:
+            return ValueError(f"--{name}={value}, but it must be {kind}: change it.")
+    return error
 
 
 def _refuse_unnamed(arguments: list[str], first: str | None) -> None:
@@ -85,7 +109,8 @@ def fail(error: Exception) -> NoReturn:
 def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Calls a function; errors that name a remedy end the program in one line.
 
-    So do those of the system, such as a full disk. With --verbosity=1 the traceback is shown.
+    So do those of the system, such as a full disk, and Ctrl-C. With --verbosity=1 the traceback is
+    shown.
     """
     try:
         return function(*args, **kwargs)
@@ -96,7 +121,14 @@ def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     except OSError as error:
         if logging.level_debug():
             raise
+        if error.errno is None:  # one of ours, which says its own remedy
+            fail(error)
         fail(OSError(f"{error}: mend that; the same command continues."))
+    except KeyboardInterrupt:
+        if logging.level_debug():
+            raise
+        console.print("Stopped; nothing stored is lost, and the same command starts again.")
+        sys.exit(INTERRUPTED)
 
 
 def check_folder(name: str, path: Path) -> None:
@@ -181,7 +213,9 @@ def write_report(
     with (
         console.status("Testing for periods, drawing the report"),
         concurrent.futures.ProcessPoolExecutor(
-            mp_context=multiprocessing.get_context("spawn")
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=signal.signal,  # Ctrl-C reaches every process; only this one answers
+            initargs=(signal.SIGINT, signal.SIG_IGN),
         ) as pool,
     ):
         summary = summarize(loaded, permutations=permutations, map_runs=pool.map)

@@ -70,17 +70,8 @@ def train_run(config: RunConfig, workdir: str, *, shard_parameters: bool, quiet:
 
 def main(_: list[str]) -> int:
     """Maps flags to arguments."""
-    config = running.guarded(config_flag.to_run_config, _CONFIG.value)
-    try:
-        finished = running.guarded(
-            train_run,
-            config,
-            _WORKDIR.value,
-            shard_parameters=_SHARD.value,
-            quiet=_QUIET.value,
-        )
-    except OSError as error:  # a full disk, a folder that may not be written
-        running.fail(error)
+    config = config_flag.to_run_config(_CONFIG.value)
+    finished = train_run(config, _WORKDIR.value, shard_parameters=_SHARD.value, quiet=_QUIET.value)
     return 0 if finished else running.UNFINISHED
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from phasejax.training.config import RunConfig
+from scripts import running
 
 ENDS = ("done", "stopped", "failed")  # kinds of events after which a worker is free
 
@@ -72,7 +73,6 @@ def _work(core: int | None, cache: str, jobs: Sequence[Job], pipe: Connection) -
 
     It hears indices of jobs, and None when it should checkpoint and end.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and says stop
     if core is not None:
         os.sched_setaffinity(0, {core})
     stop, todo = threading.Event(), queue.SimpleQueue()
@@ -113,7 +113,13 @@ class _Worker:
         self.job: int | None = None
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(core, cache, list(jobs), theirs))
-        self.process.start()
+        # Ctrl-C reaches every process of a terminal, and this one says stop: what it starts is deaf
+        # to it from the first, not from where _work begins.
+        heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, heard)
         theirs.close()  # so that the pipe ends when the process does
 
     def give(self, job: int | None) -> None:
@@ -147,7 +153,7 @@ def run_all(
     """Runs the jobs in order on several pinned processes.
 
     A process that dies fails its job alone; another takes its place. On KeyboardInterrupt every
-    worker checkpoints its run and ends.
+    worker checkpoints its run and ends; a second one ends them at once.
 
     Args:
         jobs: what to run; slow ones first.
@@ -180,10 +186,23 @@ def run_all(
                 on_event(event)
                 if event.kind in ENDS:
                     worker.give(todo.popleft() if todo else None)
+    except KeyboardInterrupt:
+        running.console.print("Saving checkpoints soon; again to end at once.")
+        raise
     finally:
+        _dismiss(crew)
+    return len(done) == len(jobs)
+
+
+def _dismiss(crew: Sequence[_Worker]) -> None:
+    """Has every worker checkpoint its run and end."""
+    try:
         for worker in crew:
             worker.give(None)
         for worker in crew:
             while worker.hear() is not None:
                 pass
-    return len(done) == len(jobs)
+    except KeyboardInterrupt:
+        for worker in crew:
+            worker.process.kill()  # a checkpoint is whole or absent
+        raise

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from phasejax import typing
+
 ROOT = Path(__file__).parents[1]
 MAX_LINES = 500
 MAX_LINES_OF_A_KERNEL = 800
@@ -75,6 +77,12 @@ def test_the_document_draws_the_same_order():
     line = next(line for line in text.splitlines() if line.count("->") == len(ROOMS) - 1)
     drawn = [set(re.findall(r"\w+", part)) for part in line.split("->")]
     assert drawn == list(ROOMS)
+
+
+def test_every_alias_is_used():
+    used = set().union(*map(imports, sources("phasejax")))
+    aliases = {f"phasejax.typing.{name}" for name in typing.__all__}
+    assert not aliases - used, "delete it from phasejax/typing.py"
 
 
 @parametrize_files("phasejax")

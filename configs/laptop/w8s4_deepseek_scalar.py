@@ -1,6 +1,6 @@
 # Copyright 2026 The phasejax Authors
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSeek-V4's kernel with one score a token.
+"""The paper's DeepSeek-style kernel (w8s4_deepseek) with one score a token.
 
 python -m scripts.train --config=configs/laptop/w8s4_deepseek_scalar.py
 --workdir=runs/w8s4_deepseek_scalar

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import logging
+import shlex
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -131,14 +132,15 @@ def read_run(workdir: str | Path) -> Run:
     """
     workdir = Path(workdir)
     config = _read_config(workdir / "config.json")
-    folder, command = workdir / "results", f"python -m scripts.evaluate --workdir={workdir}"
+    folder = workdir / "results"
+    command = f"python -m scripts.evaluate --workdir={shlex.quote(str(workdir))}"
     conditions = sorted({path.stem for path in folder.glob("*.[cj]s*") if path.name[0] != "."})
     if PRIMARY not in conditions:
         raise ValueError(f"{folder} has no evaluation {PRIMARY!r}: {command}.")
     results = {}
     for name in conditions:
+        results[name] = read_result(folder, name)
         try:
-            results[name] = read_result(folder, name)
             correct_matrix(results[name].rows)
         except ValueError as error:
             raise ValueError(f"{error} ({name}: {command})") from error

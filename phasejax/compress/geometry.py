@@ -22,7 +22,8 @@ class WindowGeometry:
         window: W, tokens that feed one entry.
         stride: S, tokens from one entry's start to the next one's.
         rotary_anchor: where RoPE places an entry: at its first token, e*S, or at the first token of
-            its newest stride, e*S + W - S (DeepSeek-V4's choice). The two agree where W = S.
+            its newest stride, e*S + W - S. The two agree where W = S. The paper does not say which;
+            DeepSeek-V4 itself does the second.
 
     Raises:
         ValueError: unless 1 <= stride <= window.

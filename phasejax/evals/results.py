@@ -15,6 +15,7 @@ import importlib.metadata
 import io
 import json
 import platform
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ COLUMNS = (
     "correct",
     "loss",
 )
-REMEDY = "run the evaluation of this run again."
+REMEDY = "run the evaluation of this run again"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,28 +139,30 @@ def read_result(directory: str | Path, condition: str) -> Result:
         ValueError: a file is missing, truncated or altered; the message names it and the remedy.
     """
     description, table = (Path(directory) / f"{condition}.{end}" for end in ("json", "csv"))
+    workdir = shlex.quote(str(Path(directory).parent))
+    remedy = f"{REMEDY}, python -m scripts.evaluate --workdir={workdir}"
     for path in (description, table):
         if not path.is_file():
-            raise ValueError(f"{path} is missing: {REMEDY}")
+            raise ValueError(f"{path} is missing: {remedy}")
     try:
         meta = json.loads(description.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{description} is not complete JSON ({error}): {REMEDY}") from error
+        raise ValueError(f"{description} is not complete JSON ({error}): {remedy}") from error
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         found = meta.get("format") if isinstance(meta, dict) else type(meta).__name__
         raise ValueError(
-            f"{description} has format {found}, but this version reads {FORMAT}: {REMEDY}"
+            f"{description} has format {found}, but this version reads {FORMAT}: {remedy}"
         )
     content = table.read_bytes()
     if hashlib.sha256(content).hexdigest() != meta.get("sha256"):
         raise ValueError(
             f"{table} is not the file that {description.name} describes"
             f" ({len(content)} bytes; {meta.get('rows')} rows were written): it was cut off or"
-            f" altered, so {REMEDY}"
+            f" altered, so {remedy}"
         )
     lines = list(csv.reader(io.StringIO(content.decode())))
     if tuple(lines[0]) != COLUMNS or len(lines) - 1 != meta.get("rows"):
-        raise ValueError(f"{table} does not have the columns and rows of a result: {REMEDY}")
+        raise ValueError(f"{table} does not have the columns and rows of a result: {remedy}")
     rows = {
         name: np.array([line[i] for line in lines[1:]]).astype(
             np.float64 if name == "loss" else np.int64
@@ -193,7 +196,7 @@ def correct_matrix(rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarr
         raise ValueError(
             f"rows are not crossed: of {len(documents)} documents {len(wrong)} (first"
             f" {wrong[:3]}) are not seen exactly once at each of {residues} residues, and document"
-            f" effects would pass for phase effects: {REMEDY}"
+            f" effects would pass for phase effects: {REMEDY}."
         )
     order = np.lexsort((residue, document))
     shape = seen.shape

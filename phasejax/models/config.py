@@ -59,7 +59,7 @@ class ModelConfig:
         exact_tokens: "window" keeps the last local_window tokens exact, "tail" only those of the
             current incomplete window.
         local_window: exact tokens, the query's own included; the paper's is 16.
-        rotary_anchor: rotary position of an entry; the paper does not state it.
+        rotary_anchor: rotary position of an entry; the paper does not state it, see WindowGeometry.
         rope_theta: base of the rotary frequencies.
         rope_fraction: part of a head that is rotated: 1 all, 0 none; the paper's partial one is
             1/8.

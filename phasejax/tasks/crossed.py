@@ -187,12 +187,40 @@ class CrossedDesign:
         return draw_gaps(self.task, shift, target, spread, rng)
 
 
+def check_lookup(task: TaskConfig) -> None:
+    """Checks that prompts can only be answered by looking up the target's key.
+
+    A demonstration says the value of its record, and never of the target's. So at least two records
+    must be without one, the target and a distractor: with one, the target is known by elimination,
+    and with none, its value stands beside the query. Training may repeat queries, hence shorter
+    stages; an evaluation scores one query, which must be worth it.
+
+    Raises:
+        ValueError: if fewer are, or if there is one value alone.
+    """
+    least = task.demonstrations + 2
+    if task.num_records < least:
+        raise ValueError(
+            f"num_records={task.num_records}, but with demonstrations={task.demonstrations} an"
+            f" evaluation needs at least {least}: the target and another record that no"
+            " demonstration solves, or it is answered without a lookup. Raise num_records or lower"
+            " demonstrations."
+        )
+    if task.num_values < 2:
+        raise ValueError(
+            f"num_values={task.num_values}, but with one value every answer is the same: raise"
+            " num_values to at least 2."
+        )
+
+
 def crossed_design(task: TaskConfig, documents: int, padding: Padding, seed: int) -> CrossedDesign:
     """Draws the documents and their shifts; a pure function of its arguments.
 
     Raises:
-        ValueError: if the moments of the target position are not equal over residues.
+        ValueError: if prompts would not need a lookup, or if the moments of the target position are
+            not equal over residues.
     """
+    check_lookup(task)
     rng = np.random.default_rng([seed, 0, DOCUMENTS])
     content = draw_content(task, documents, rng)
     # Targets are spread evenly over the records. The demonstrations must stay other records.

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from phasejax.models.config import ModelConfig
+from phasejax.tasks.crossed import check_lookup
 from phasejax.tasks.record_lookup import TaskConfig
 from phasejax.validation import (
     check_above,
@@ -163,6 +164,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        for name in ("name", "recipe"):
+            if not getattr(self, name).strip():
+                raise ValueError(f"{name}={getattr(self, name)!r} is blank: give the run a {name}.")
         check_at_least(self, "seed", 0)
         check_below(self, "seed", SEEDS)
         check_at_least(self.task, "residues", 2)  # else no phase to compare
@@ -171,6 +175,7 @@ class RunConfig:
                 f"vocab_size={self.model.vocab_size}, but the task has {self.task.vocab_size}"
                 " tokens: leave it out."
             )
+        check_lookup(self.task)
         if self.model.attention == "compressed":
             self._check_grid()
             self._check_reach()

@@ -43,12 +43,12 @@ FLAT = {
     "tie_embeddings": False,
     "init_std": None,
     "embed_std": 1.0,
-    "num_records": 2,
+    "num_records": 3,
     "context": 18,
     "num_keys": 4,
     "num_values": 3,
     "num_fillers": 2,
-    "demonstrations": 2,
+    "demonstrations": 1,
     "residues": RESIDUES,
     "final_steps": 4,
     "check_every": 2,
@@ -93,9 +93,9 @@ def test_every_prompt_has_a_row(evaluated, padding):
     assert rows["residue"].tolist() == np.tile(np.arange(RESIDUES), DOCUMENTS).tolist()
     assert np.array_equal(rows["target_position"] % RESIDUES, rows["residue"])
     assert np.array_equal(rows["value_position"], rows["target_position"] + 1)
-    assert set(rows["query_position"].tolist()) == {22}
+    assert set(rows["query_position"].tolist()) == {20}
     # Targets stand at records in turn, each 2 tokens, plus the filler moved before them.
-    assert np.array_equal(rows["shift"], rows["target_position"] - 2 * (rows["document"] % 2))
+    assert np.array_equal(rows["shift"], rows["target_position"] - 2 * (rows["document"] % 3))
     assert set(rows["shift"].tolist()) == set(range(3 * RESIDUES))
     correct, position = correct_matrix(rows)
     assert correct.shape == position.shape == (DOCUMENTS, RESIDUES)

@@ -1,6 +1,7 @@
 # Copyright 2026 The phasejax Authors
 # SPDX-License-Identifier: Apache-2.0
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -85,8 +86,18 @@ def test_a_damaged_file_is_named_with_the_remedy(folder, name, damage):
         path.write_text(text[: len(text) // 2])
     elif damage == "altered":
         path.write_text(text.replace("0,", "1,", 1) if name.endswith("csv") else text + "}")
-    with pytest.raises(ValueError, match=r"prefix\.\w+ .*run the evaluation of this run again"):
+    with pytest.raises(
+        ValueError, match=r"prefix\.\w+ .*run the evaluation of this run again"
+    ) as caught:
         read_result(folder, "prefix")
+    assert f"python -m scripts.evaluate --workdir={folder.parent}" in str(caught.value)
+
+
+def test_the_remedy_can_be_pasted_into_a_shell(tmp_path):
+    run = tmp_path / "my run" / "w8s8; rm"
+    with pytest.raises(ValueError, match="is missing") as caught:
+        read_result(run / "results", "prefix")
+    assert shlex.split(str(caught.value).split("again, ")[1])[-1] == f"--workdir={run}"
 
 
 def test_another_format_is_refused(folder):

@@ -15,7 +15,8 @@ import pytest
 
 from configs.presets import PRESETS
 from phasejax.training.metrics import read_metrics
-from scripts.reproduce import make_jobs, parse_overrides, parse_seeds
+from scripts.reproduce import JobBars, make_jobs, parse_overrides, parse_seeds
+from scripts.workers import Event
 
 ROOT = Path(__file__).parents[2]
 RUNS = ("full", "w8s8")
@@ -29,6 +30,7 @@ TINY = {
     "mlp_width": 16,
     "num_heads": 1,
     "num_records": 2,
+    "demonstrations": 0,
     "context": 90,
     "batch_size": 4,
     "warmup_steps": 1,
@@ -169,6 +171,18 @@ def test_unknown_names_are_refused_with_the_closest(changes, message):
         jobs(**changes)
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_the_traceback_of_a_failed_run_is_kept(tmp_path, there):
+    (job,) = jobs(runs=["full"])
+    job = dataclasses.replace(job, workdir=str(tmp_path / "run"))
+    if there:
+        (tmp_path / "run").mkdir()
+    with JobBars([job]) as bars:
+        bars.show(Event(0, "failed", ("OSError: no", "Traceback\u2026\n")))
+    kept = tmp_path / "run" / "error.txt"
+    assert kept.read_text(encoding="utf-8") == "Traceback\u2026\n"
+
+
 def test_flags_are_read_or_refused():
     assert parse_overrides(["curriculum=[]", 'gate="vector"']) == {
         "curriculum": [],
@@ -215,7 +229,8 @@ def test_a_stopped_reproduction_is_continued(script_env, call, tmp_path, sent):
     )
     workdirs = [tmp_path / "runs" / f"{name}-seed0" for name in RUNS]
     until = time.monotonic() + 300
-    while not all(map(read_metrics, workdirs)) and time.monotonic() < until:
+    # At the first row of either: by that of the slower one the other may be at its end.
+    while not any(map(read_metrics, workdirs)) and time.monotonic() < until:
         time.sleep(0.1)
     process.send_signal(sent)
     _, errors = process.communicate(timeout=200)

@@ -36,6 +36,8 @@ def test_a_damaged_clock_stops_nothing(tmp_path, text):
         (OSError(28, "No space left on device", "runs/x"), "No space left on device: 'runs/x'"),
         (PermissionError(13, "Permission denied", "runs/x"), "Permission denied: 'runs/x'"),
         (ValueError("window=0"), "error: window=0"),
+        (OSError(28, "No space left on device"), "device: mend that; the same command continues."),
+        (OSError("Checkpoint 3 failed: make room."), "error: Checkpoint 3 failed: make room.\n"),
         (FloatingPointError("loss is nan"), "error: loss is nan"),
     ],
 )
@@ -49,6 +51,19 @@ def test_errors_of_the_system_end_in_one_line(error, message, monkeypatch):
     monkeypatch.setattr(running.logging, "level_debug", lambda: True)
     with pytest.raises(type(error)):
         guarded(fails)
+
+
+def test_ctrl_c_ends_in_one_line(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with running.console.capture() as said, pytest.raises(SystemExit, match="130"):
+        guarded(interrupted)
+    assert said.get().count("\n") == 1
+    assert "the same command starts again" in said.get()
+    monkeypatch.setattr(running.logging, "level_debug", lambda: True)
+    with pytest.raises(KeyboardInterrupt):
+        guarded(interrupted)
 
 
 def test_errors_of_the_program_are_shown_whole():

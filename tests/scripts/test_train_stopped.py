@@ -25,6 +25,7 @@ TINY = {
     "mlp_width": 16,
     "num_heads": 1,
     "num_records": 2,
+    "demonstrations": 0,
     "context": 90,
     "batch_size": 4,
 }

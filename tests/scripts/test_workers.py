@@ -2,11 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that die: their run fails by name, and the others go on."""
 
+import multiprocessing
 import os
 import signal
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
+from scripts import running
 from scripts.workers import Job, run_all
 
 
@@ -34,8 +39,27 @@ class Broken(Job):
         raise ValueError("no such run")
 
 
-def made(kind: type[Job]) -> Job:
-    return object.__new__(kind)
+class Asking(Job):
+    """A job that says which signals its process does not hear."""
+
+    @property
+    def config(self):
+        raise ValueError(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+
+class Endless(Job):
+    """A job that hears of no stop once it has begun."""
+
+    @property
+    def config(self):
+        Path(self.workdir).touch()
+        threading.Event().wait()
+
+
+def made(kind: type[Job], workdir: Path | None = None) -> Job:
+    job = object.__new__(kind)
+    vars(job)["workdir"] = str(workdir)
+    return job
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -56,3 +80,33 @@ def test_a_process_that_dies_fails_its_run_alone(tmp_path, workers):
     assert "killed by signal 9 (Killed), as happens when memory runs out: try" in said[0]
     assert said[1] == "ValueError: no such run"
     assert "ended with exit code 7" in said[2]
+
+
+def test_a_worker_does_not_hear_ctrl_c_from_its_first_moment(tmp_path):
+    heard = []
+    run_all([made(Asking)], workers=1, cache=str(tmp_path), on_event=heard.append)
+    assert "SIGINT" in heard[0].detail[0]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "this one does"
+
+
+def test_a_second_ctrl_c_ends_every_worker_at_once(tmp_path, monkeypatch):
+    said, begun = [], [tmp_path / "a", tmp_path / "b"]
+
+    def ctrl_c() -> None:
+        while not all(path.exists() for path in begun):
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def again(text: str) -> None:
+        said.append(text)
+        threading.Timer(1, ctrl_c).start()
+
+    monkeypatch.setattr(running.console, "print", again)
+    threading.Thread(target=ctrl_c).start()
+    jobs = [made(Endless, path) for path in begun]
+    with pytest.raises(KeyboardInterrupt):
+        run_all(jobs, workers=2, cache=str(tmp_path), on_event=said.append)
+    assert said == ["Saving checkpoints soon; again to end at once."]
+    for process in multiprocessing.active_children():
+        process.join(20)
+        assert process.exitcode == -signal.SIGKILL

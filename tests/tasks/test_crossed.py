@@ -91,9 +91,27 @@ def test_every_document_is_seen_at_every_residue(padding):
 def test_targets_are_spread_over_the_records():
     design = crossed_design(TASK, 120, "prefix", seed=3)
     assert np.bincount(design.content.queried[:, -1]).tolist() == [24] * 5
-    few = TaskConfig(num_records=2, context=40, demonstrations=3, residues=8)
-    asked = crossed_design(few, 120, "prefix", seed=3).content.queried
-    assert np.bincount(asked[:, -1]).tolist() == [60, 60]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 7), st.integers(0, 7), st.integers(1, 3), st.sampled_from(PADDINGS))
+def test_no_prompt_is_answered_without_a_lookup(records, demonstrations, values, padding):
+    task = TaskConfig(
+        num_records=records,
+        demonstrations=demonstrations,
+        num_values=values,
+        context=40,
+        residues=8,
+    )
+    if values < 2 or records < demonstrations + 2:
+        with pytest.raises(ValueError, match=r"num_(records|values)=\d, but with .*[Rr]aise"):
+            crossed_design(task, 16, padding, seed=3)
+        return
+    queried = crossed_design(task, 16, padding, seed=3).content.queried
+    # Neither solved by a demonstration nor the only record that none solves.
+    assert not (queried[:, :-1] == queried[:, -1:]).any()
+    assert all(len(set(row)) < records for row in queried.tolist())
+    assert task.guess_accuracy < 1
 
 
 @paddings
@@ -153,7 +171,7 @@ def test_a_design_without_matched_moments_is_refused():
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.integers(0, 3), st.integers(1, 8), st.integers(10, 60), st.sampled_from(PADDINGS))
+@given(st.integers(0, 3), st.integers(4, 8), st.integers(10, 60), st.sampled_from(PADDINGS))
 def test_any_design_is_crossed(separation, records, documents, padding):
     task = TaskConfig(
         num_records=records,

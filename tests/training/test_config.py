@@ -26,10 +26,10 @@ CONFIGS = sorted(path.stem for path in Path("configs/laptop").glob("*.py") if pa
         ({"local_windw": 4}, r"did you mean 'local_window'"),
         ({"vocab_size": 20}, r"Unknown config field 'vocab_size'"),
         ({"zzzz": 1}, r"Unknown config field 'zzzz': choose one of .*window"),
-        ({"window": 20, "stride": 4, "local_window": 19}, r"window=20 is larger than context=16"),
-        ({"residues": 3, "context": 16}, r"residues=3 is not a multiple of stride=4"),
+        ({"window": 24, "stride": 4, "local_window": 23}, r"window=24 is larger than context=20"),
+        ({"residues": 3}, r"residues=3 is not a multiple of stride=4"),
         ({"window": 2, "stride": 4}, r"window=2 is smaller than stride=4"),
-        ({"context": 12}, r"context=12 is too short: 1 records of 2 tokens"),
+        ({"context": 12}, r"context=12 is too short: 3 records of 2 tokens"),
         ({"final_steps": 10}, r"final_steps=10 is not a positive multiple of check_every=4"),
         ({"checkpoint_every": 6}, r"checkpoint_every=6 is not a positive multiple"),
         ({"checkpoint_every": 0}, r"checkpoint_every=0 is not a positive multiple"),
@@ -37,7 +37,7 @@ CONFIGS = sorted(path.stem for path in Path("configs/laptop").glob("*.py") if pa
         ({"curriculum": ((1, 4, 16, 8), (1, 4, 16, 0))}, r"curriculum\[1\]\.max_steps=0"),
         ({"curriculum": ((1, 3, 16, 8),)}, r"span=3 is too short: 1 records.*need 4 tokens"),
         ({"curriculum": ((1, 17, 16, 8),)}, r"span=17 is not within 1 \.\. context=16"),
-        ({"curriculum": ((3, 12, 16, 8),)}, r"num_keys=2 is smaller than num_records=3"),
+        ({"curriculum": ((5, 12, 16, 8),)}, r"num_keys=4 is smaller than num_records=5"),
         ({"batch_size": 0}, r"batch_size=0"),
         ({"microbatch_tokens": 0}, r"microbatch_tokens=0"),
         ({"warmup_steps": 0}, r"warmup_steps=0"),
@@ -50,7 +50,12 @@ CONFIGS = sorted(path.stem for path in Path("configs/laptop").glob("*.py") if pa
         ({"eval_seed": -1}, r"eval_seed=-1, but it must be at least 0"),
         ({"seed": -1}, r"seed=-1, but it must be at least 0: raise seed"),
         ({"seed": 2**32}, r"seed=4294967296, but it must be below 4294967296: lower seed"),
+        ({"name": ""}, r"name='' is blank: give the run a name"),
+        ({"recipe": " "}, r"recipe=' ' is blank: give the run a recipe"),
         ({"residues": 1, "window": 1}, r"residues=1, but it must be at least 2"),
+        ({"num_records": 2}, r"num_records=2, but with demonstrations=1 .* at least 3: .* Raise"),
+        ({"demonstrations": 2}, r"num_records=3, but with demonstrations=2 .* at least 4"),
+        ({"num_values": 1}, r"num_values=1, but with one value every answer is the same: raise"),
         ({"learning_rate": 0.0}, r"learning_rate=0\.0, but it must be above 0: raise"),
         ({"clip_norm": 0.0}, r"clip_norm=0\.0, but it must be above 0"),
         ({"b1": 1.0}, r"b1=1\.0, but it must be below 1: lower b1"),
@@ -71,10 +76,10 @@ def test_what_does_not_fit_is_refused(tiny, changes, message):
     "changes",
     [
         {},
-        {"separation": 1, "context": 17, "curriculum": ()},
-        {"num_records": 2},
-        {"span": 15},
-        {"demonstrations": 1, "context": 18},
+        {"separation": 1, "context": 23, "curriculum": ()},
+        {"num_records": 4, "context": 22},
+        {"span": 19},
+        {"demonstrations": 0, "context": 22},
     ],
     ids=str,
 )
@@ -125,7 +130,7 @@ def test_the_flat_view_is_json_and_leads_back(tiny):
     assert RunConfig.from_flat(flat) == config
     assert flat["curriculum"] == [[1, 4, 16, 8]]
     assert "vocab_size" not in flat
-    assert config.model.vocab_size == 2 + 2 + 3
+    assert config.model.vocab_size == 2 + 4 + 3
     changed = RunConfig.from_flat(flat | {"window": 2})
     assert (changed.model.window, changed.model.geometry.stride) == (2, 2)
 
@@ -152,6 +157,19 @@ def test_every_config_file_is_a_run_of_its_name(name):
     assert f"--config=configs/laptop/{name}.py" in module.__doc__
     assert config.task.residues == 24
     assert (config.model.attention == "full") == name.startswith("full")
+
+
+def test_the_deepseek_style_kernel_is_the_overlap_with_the_papers_changes_alone():
+    base, *kernels = (
+        importlib.import_module(f"configs.laptop.{name}").get_config().to_dict()
+        for name in ("w8s4", "w8s4_deepseek", "w8s4_deepseek_scalar")
+    )
+    changes = {"tie_kv": True, "rope_fraction": 0.125}
+    for kernel, gate in zip(kernels, ("vector", "scalar"), strict=True):
+        assert kernel == base | changes | {"name": kernel["name"], "gate": gate}
+    for kernel in kernels:  # where DeepSeek-V4 itself puts entries is a run of its own
+        assert kernel["rotary_anchor"] == "window_start"
+        assert RunConfig.from_flat(kernel | {"rotary_anchor": "stride_start"})
 
 
 def test_every_run_of_a_preset_has_a_file_and_a_control():
