@@ -188,7 +188,7 @@ def test_each_condition_is_judged_by_its_own_rows(tmp_path):
 
 
 def test_a_run_near_chance_has_not_learned_whatever_its_period(tmp_path):
-    run = read_run(make_run(tmp_path, "w4s4", profile=(0.0, 0.15, 0.15, 0.0), documents=48))
+    run = read_run(make_run(tmp_path, "w4s4", profile=(0.0, 0.06, 0.06, 0.0), documents=96))
     assert summarize_run(run, permutations=99)["verdict"] == NOT_LEARNED
 
 
