@@ -53,7 +53,8 @@ class TrainConfig:
         warmup_steps: linear warm-up from the first step.
         b1: AdamW's decay of the first moment.
         b2: AdamW's decay of the second moment.
-        weight_decay: decoupled decay of matrices.
+        weight_decay: decoupled decay of every array with two or more axes: maps, embeddings, and
+            the biases of the gates, [W, K]; gains and sinks do not decay.
         clip_norm: largest global norm of a gradient.
     """
 

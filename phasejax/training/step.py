@@ -39,7 +39,7 @@ class TrainState:
 def make_optimizer(
     params: Any, *, b1: float, b2: float, weight_decay: float, clip_norm: float
 ) -> optax.GradientTransformation:
-    """AdamW at learning rate 1 behind a global-norm clip; only matrices decay.
+    """AdamW at learning rate 1 behind a global-norm clip; arrays with one axis do not decay.
 
     It works on all parameters in one vector, so that a step compiles a handful of operations for it
     and not a handful for every parameter.
@@ -48,7 +48,7 @@ def make_optimizer(
         params: a tree of the parameters, or of their shapes.
         b1: decay of the mean gradient.
         b2: decay of the mean squared gradient.
-        weight_decay: share of a matrix that a step at learning rate 1 takes away.
+        weight_decay: share of the others that a step at learning rate 1 takes away.
         clip_norm: largest norm of a gradient.
     """
     leaves = jax.tree.leaves(params)

@@ -111,6 +111,7 @@ def test_the_bound_of_the_control_parts_the_papers_runs():
         ([entry(), entry("w4s4", 4, 4)], SHOWN),
         ([entry()], NOT_TESTED),
         ([entry(), entry("w8s8_x", differences=["no RoPE"])], NOT_TESTED),
+        ([entry(), entry("w4s4_x", 4, 4, differences=["no RoPE"])], NOT_TESTED),
         ([entry(), entry("w4s4", 4, 4), entry("w2s2", 2, 2, period=None)], PARTLY),
         ([entry(), entry("w4s4", 4, 4, period=8)], NOT_SHOWN),
         ([entry(verdict=NOT_LEARNED), entry("w4s4", 4, 4)], NOT_SHOWN),
@@ -145,6 +146,11 @@ def test_what_the_effect_survives(key, fields):
     assert claim(key, entry(period=3, **fields)).status == NOT_SHOWN
     assert claim(key, entry(verdict=NOT_LEARNED, **fields)).status == NOT_SHOWN
     assert claim(key, entry()).status == NOT_TESTED
+    twice = entry(period=2 * fields.get("stride", 8), **fields)
+    assert claim(key, twice).status == NOT_SHOWN  # a multiple is not the stride
+    if key != "deepseek":  # runs that differ in something else as well are not of the kind
+        more = fields | {"differences": [*fields.get("differences", ()), "tied K/V"]}
+        assert claim(key, entry(**more)).status == NOT_TESTED
 
 
 def test_mean_hides_worst():
@@ -154,6 +160,11 @@ def test_mean_hides_worst():
     assert "0 of 1 runs" in low_mean.text
     assert claim("mean", control(), entry(worst_high=0.6)).status == NOT_SHOWN
     assert claim("mean", control(recipe="hard"), entry()).status == NOT_TESTED
+    assert claim("mean", control(verdict=NOT_LEARNED), entry()).status == NOT_TESTED
+    # A control that did not learn would lower the bar.
+    failed = control(seed=1, mean=0.1, worst=0.0, verdict=NOT_LEARNED)
+    assert claim("mean", control(), failed, entry(mean=0.5)).status == NOT_SHOWN
+    assert claim("mean", control(), failed, entry()).status == SHOWN
 
 
 def test_boundary():
@@ -162,6 +173,7 @@ def test_boundary():
     assert claim("boundary", entry(**zero)).status == NOT_SHOWN
     assert claim("boundary", entry(), entry("w4s4", 4, 4, **zero)).status == PARTLY
     assert claim("boundary", entry(stride=4)).status == NOT_TESTED
+    assert claim("boundary", entry(period=None)).status == NOT_TESTED
     assert claim("boundary", entry("w2s2", 2, 2, gap_straddle_free=None)).status == NOT_TESTED
 
 
@@ -172,12 +184,20 @@ def test_in_sequence():
     both = entry(in_sequence=same), entry(in_sequence=none, seed=1)
     assert claim("in_sequence", *both).status == PARTLY
     assert claim("in_sequence", entry(in_sequence=same, period=None)).status == NOT_TESTED
+    other = {"period": 16, "verdict": "period 16"}
+    assert claim("in_sequence", entry(in_sequence=other)).status == NOT_SHOWN
+    unlearned = claim("in_sequence", entry(in_sequence=same | {"verdict": NOT_LEARNED}))
+    assert unlearned.status == NOT_SHOWN
+    assert "w8s8 (seed 0): not learned" in unlearned.text
 
 
 def test_seeds():
     apart = entry(seed=1, gap=0.5, gap_low=0.4, gap_high=0.6)
     assert claim("seeds", entry(), apart).status == SHOWN
     assert claim("seeds", entry(), entry(seed=1)).status == NOT_SHOWN
+    wide = entry(seed=1, gap=0.5, gap_low=0.3, gap_high=0.85)  # its interval reaches the other's
+    assert claim("seeds", entry(), wide).status == NOT_SHOWN
+    assert claim("seeds", entry(), apart | {"verdict": NOT_LEARNED}).status == NOT_TESTED
     assert claim("seeds", entry(), entry(recipe="hard")).status == NOT_TESTED
     other = [entry("w8s8_sep0", recipe="separated", seed=seed) for seed in (0, 1)]
     for runs in ([entry(), apart, *other], [*other, entry(), apart]):
@@ -194,6 +214,11 @@ def test_gates():
     assert "1 of 2" in found.text
     flat = [{"branch": "key", "static": [7.9]}]
     assert claim("gates", entry(gates=flat)).status == NOT_SHOWN
+    # The bar is 0.6 W: 2.4 of 4 offsets, 4.8 of 8.
+    middle = [{"branch": "key", "static": [3.0]}]
+    assert claim("gates", entry(gates=middle)).status == SHOWN
+    assert claim("gates", entry("w4s4", 4, 4, gates=middle)).status == NOT_SHOWN
+    assert claim("gates", entry(gates=middle, verdict=NOT_LEARNED)).status == NOT_TESTED
     uniform = entry(gates=flat, differences=["uniform averaging"])
     assert claim("gates", uniform).status == NOT_TESTED
 
@@ -203,6 +228,13 @@ def test_a_single_seed_ranks_nothing_and_says_so():
     assert any("does not rank variants" in line for line in single)
     seeds = [make(seed=seed) for make in (control, entry) for seed in (0, 1)]
     assert not any("does not rank" in line for line in caveats({"runs": seeds}))
+
+
+def test_caveats_count_what_chance_finds():
+    runs = [entry(seed=seed) for seed in range(30)]
+    assert any(
+        "30 runs" in line and "about 1.5 of them" in line for line in caveats({"runs": runs})
+    )
 
 
 def test_caveats_name_runs_that_show_nothing():

@@ -9,10 +9,17 @@ import pytest
 
 from phasejax.analysis.runs import load_runs, read_run
 from phasejax.analysis.seeds import between_seeds, summarize_variants
-from phasejax.analysis.summary import plain, summarize, summarize_gates, summarize_run
+from phasejax.analysis.summary import (
+    plain,
+    summarize,
+    summarize_evaluation,
+    summarize_gates,
+    summarize_run,
+)
 from phasejax.analysis.verdicts import AT_CEILING, NO_PERIOD, NOT_LEARNED, verdict
 from phasejax.compress.geometry import WindowGeometry
 from phasejax.evals.gates import save_gates
+from phasejax.statistics import accuracy_profile, estimate_gap, known_period_test, scan_periods
 
 from .conftest import DOCUMENTS, IN_SEQUENCE, PLANTED, M, gates_of, make_run
 
@@ -125,6 +132,64 @@ def test_broken_gates_are_left_out_with_a_warning(tmp_path, caplog):
     (workdir / "gates.zarr/zarr.json").unlink()
     assert summarize_gates(read_run(workdir)) is None
     assert "zarr.json does not describe gates" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["full", "w4s4"])
+def test_every_number_of_a_block_is_that_of_its_statistic(tmp_path, name):
+    # Without an effect no two of these numbers are alike, so that none can stand for another.
+    run = read_run(make_run(tmp_path, name, profile=(0.5,), documents=16))
+    block = summarize_evaluation(run, "in_sequence", permutations=99, seed=3)
+    correct, position = run.tables("in_sequence")
+    profile, gap = accuracy_profile(correct, seed=3), estimate_gap(correct, seed=3)
+    scan = scan_periods(correct, position, permutations=99, nested_permutations=99, seed=3)
+    folded = {p: np.ptp([correct[:, r::p].mean() for r in range(p)]) for p in (2, 3, 4, 6, 8, 12)}
+    wanted = {
+        "accuracy": profile.accuracy,
+        "accuracy_low": profile.low,
+        "accuracy_high": profile.high,
+        **{key: getattr(profile, key) for key in ("mean", "mean_low", "mean_high")},
+        **{key: getattr(profile, key) for key in ("worst", "worst_low", "worst_high")},
+        "gap": gap.raw,
+        "gap_low": gap.low,
+        "gap_high": gap.high,
+        "gap_corrected": gap.corrected,
+        "gap_null": gap.null_expectation,
+        "p_value": scan.p_value,
+        "gap_folded": max(folded.values()) if name == "full" else folded[4],
+    }
+    if name == "w4s4":
+        known = known_period_test(correct, position, 4, permutations=99, seed=3)
+        free = estimate_gap(correct, period=4, phases=(0, 1, 2), seed=3)
+        wanted |= {"p_known_stride": known.p_value, "gap_straddle_free": free.raw}
+        wanted |= {"gap_straddle_free_low": free.low, "gap_straddle_free_high": free.high}
+        wanted |= {"gap_straddle_free_corrected": free.corrected}
+    for key, value in wanted.items():
+        np.testing.assert_allclose(block[key], value, err_msg=key)
+    wanted = {"statistic": scan.statistic, "p_each": scan.per_period_p}
+    wanted |= {"p_adjusted": scan.adjusted_p, "null_quantile": scan.null_quantile}
+    for key, value in wanted.items():
+        np.testing.assert_allclose(block["scan"][key], value, err_msg=key)
+
+
+def test_each_condition_is_judged_by_its_own_rows(tmp_path):
+    dips = read_run(make_run(tmp_path, "w4s4", documents=16))
+    flat = read_run(make_run(tmp_path, "w4s4", 1, profile=(0.5,), documents=16))
+    run = dataclasses.replace(
+        dips, results={"in_sequence": flat.results["prefix"], "prefix": dips.results["prefix"]}
+    )
+    entry = summarize_run(run, permutations=99, other_permutations=49)
+    assert (entry["period"], entry["verdict"]) == (4, "period 4")
+    assert entry["in_sequence"]["verdict"] == NO_PERIOD
+    assert entry["val_loss"] == pytest.approx(dips.val_loss, abs=1e-6)
+    assert dips.val_loss != flat.val_loss
+    # 7 of 20 records are solved by demonstrations; one of the others is guessed, or its value is.
+    assert entry["chance"] == pytest.approx(1 / 13 + 12 / 13 / 64, abs=1e-6)
+    np.testing.assert_allclose(run.profile(), dips.tables()[0].mean(axis=0))
+
+
+def test_a_run_near_chance_has_not_learned_whatever_its_period(tmp_path):
+    run = read_run(make_run(tmp_path, "w4s4", profile=(0.0, 0.06, 0.06, 0.0), documents=96))
+    assert summarize_run(run, permutations=99)["verdict"] == NOT_LEARNED
 
 
 def test_the_same_seed_gives_the_same_numbers(quick_runs, quick_summary):

@@ -102,6 +102,28 @@ def test_a_step_older_than_a_damaged_one_is_saved_in_its_place(saved):
     assert_is(restore(saved), 1)
 
 
+def test_steps_are_numbers_and_not_words(tmp_path):
+    store = CheckpointStore(tmp_path, keep=2)
+    for step in (9, 10, 11):
+        store.save(step, tree(step))
+    assert store.steps == [11, 10]
+    damage(tmp_path, 11)
+    assert_is(restore(tmp_path), 10)
+
+
+def test_a_checkpoint_is_described_before_it_is_there(saved, monkeypatch):
+    # Killed in between, the other order would leave one whose bytes nobody can verify.
+    described, save = [], ocp.save
+
+    def note(folder, *args, **options):
+        described.append(Path(f"{folder}.json").is_file())
+        return save(folder, *args, **options)
+
+    monkeypatch.setattr(ocp, "save", note)
+    CheckpointStore(saved, keep=2).save(4, tree(4))
+    assert described == [True]
+
+
 def whole_or_skipped(directory: Path) -> int:
     """The step that is restored, which must be what was saved as this step."""
     found = restore(directory)

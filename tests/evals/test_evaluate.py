@@ -21,7 +21,7 @@ from phasejax.evals.gates import load_gates
 from phasejax.evals.results import COLUMNS, correct_matrix, read_result
 from phasejax.models.build import init_params, model_structure
 from phasejax.tasks.crossed import crossed_design
-from phasejax.tasks.record_lookup import PADDINGS
+from phasejax.tasks.record_lookup import PADDINGS, TaskConfig
 from phasejax.training.config import RunConfig
 from phasejax.training.loop import train
 from phasejax.training.workdir import claim_workdir
@@ -121,6 +121,25 @@ def test_rows_are_what_the_model_says_of_the_prompts(evaluated, padding):
     assert np.array_equal(rows["prediction"], logits.argmax(-1))
     np.testing.assert_allclose(rows["loss"], -log_probability[at, answer], rtol=1e-4, atol=1e-5)
     assert 0 < rows["correct"].mean() < 1
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_rows_of_separated_records_point_at_their_values(padding):
+    task = TaskConfig(num_records=4, context=40, num_keys=9, separation=2, residues=8)
+    design = crossed_design(task, 32, padding, 0)
+    seen = []
+
+    def knows_every_other(tokens, answers):
+        seen.append(tokens)
+        return answers + np.arange(len(answers)) % 2, np.arange(len(answers)) / 8
+
+    rows = score_design(design, knows_every_other, 256)
+    tokens, at = np.concatenate(seen), np.arange(256)
+    assert np.array_equal(tokens[at, rows["target_position"]], rows["key"])
+    assert np.array_equal(tokens[at, rows["value_position"]], rows["value"])
+    assert np.array_equal(rows["value_position"] - rows["target_position"], np.full(256, 3))
+    assert np.array_equal(rows["correct"], (at + 1) % 2)
+    assert np.array_equal(rows["loss"], at / 8)
 
 
 def test_meta_says_what_was_evaluated(evaluated):

@@ -133,9 +133,14 @@ def test_matrix_does_not_depend_on_the_order_of_rows():
     np.testing.assert_array_equal(position % 6, np.tile(np.arange(6), (5, 1)))
 
 
-@pytest.mark.parametrize("change", ["drop", "repeat", "none"])
+@pytest.mark.parametrize("change", ["drop", "repeat", "twice", "none"])
 def test_rows_that_are_not_crossed_are_refused(change):
-    keep = {"drop": np.arange(1, 30), "repeat": np.r_[0, 0, 2:30], "none": np.arange(0)}[change]
+    keep = {
+        "drop": np.arange(1, 30),
+        "repeat": np.r_[0, 0, 2:30],
+        "twice": np.r_[0, 0:30],
+        "none": np.arange(0),
+    }[change]
     rows = {name: column[keep] for name, column in crossed_rows().items()}
     with pytest.raises(ValueError, match="not crossed"):
         correct_matrix(rows)

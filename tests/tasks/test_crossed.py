@@ -88,6 +88,16 @@ def test_every_document_is_seen_at_every_residue(padding):
     assert seen == [(d, r) for d in range(documents) for r in range(8)]
 
 
+@pytest.mark.parametrize("records", [2, 4, 8, 9, 20])
+def test_no_demonstration_asks_for_the_target_however_few_records_there_are(records):
+    # Its answer would stand within the exact tokens, and no cache would be asked.
+    task = TaskConfig(num_records=records, context=70, demonstrations=7, residues=8)
+    queried = crossed_design(task, 120, "prefix", seed=3).content.queried
+    assert not (queried[:, :-1] == queried[:, -1:]).any()
+    assert queried.min() >= 0
+    assert queried.max() < records
+
+
 def test_targets_are_spread_over_the_records():
     design = crossed_design(TASK, 120, "prefix", seed=3)
     assert np.bincount(design.content.queried[:, -1]).tolist() == [24] * 5

@@ -18,6 +18,7 @@ from phasejax.analysis.claims.claim import (
 )
 from phasejax.analysis.verdicts import (
     Entry,
+    can_show,
     extent,
     follows,
     is_learned,
@@ -119,7 +120,11 @@ def in_sequence_agrees(summary: dict[str, Any]) -> Claim:
     if not runs:
         text = "No run with a period under prefix padding was evaluated with in-sequence padding."
         return Claim("in_sequence", title, NOT_TESTED, text)
-    hits = [entry for entry in runs if entry["in_sequence"]["period"] == entry["stride"]]
+    hits = [
+        entry
+        for entry in runs
+        if entry["in_sequence"]["period"] == entry["stride"] and can_show(entry["in_sequence"])
+    ]
     rest = [
         f"{name_of(entry)}: {entry['in_sequence']['verdict']}"
         for entry in runs
