@@ -18,9 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import phasejax
+from pallas_kernels.masks import NEVER
 from phasejax.models.build import model_structure
 from phasejax.models.cache import Cache
 from phasejax.models.config import ModelConfig
+from phasejax.models.store import empty_store
 from tests.models.test_qwen3 import SMALL, VARIANTS, VOCABULARY, config_of, random_params
 
 LENGTH, WIDTH, SPARE = 44, 5, 6
@@ -238,6 +240,18 @@ def test_a_stream_past_its_capacity_is_not_a_number_while_tracing():
     _, cache = m.run(m.new_cache(), [np.asarray((5, 4))], until=LENGTH - 1)
     got, _ = m.feed(cache, [TOKENS[0, :2], TOKENS[1, :1]])
     assert np.isnan(got[0]).all() and np.isfinite(got[1]).all()
+
+
+def test_entries_of_tokens_that_were_taken_back_are_out_of_sight():
+    """Where content decides how long chunks are, no new entry need take their place in time."""
+    store = empty_store((1, 3, 1, 2), jnp.dtype("float32"), tied=True)
+    no = jnp.zeros((1, 0), jnp.int32)
+    row = lambda *x: jnp.asarray([x], jnp.int32)  # noqa: E731
+    key = jnp.ones((1, 2, 1, 2))
+    store = store.extend(key, None, row(3, 7), row(1, 1) > 0, row(0)[0])
+    assert store.end.tolist() == [[3, 7, NEVER]]
+    store = store.extend(key[:, :0], None, no, no > 0, row(5)[0])
+    assert store.end.tolist() == [[3, NEVER, NEVER]]
 
 
 TWO = jnp.zeros((2, 3), jnp.int32)
