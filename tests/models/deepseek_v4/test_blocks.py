@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from pallas_kernels.compressed_attention import xla_blocked as compressed_attention
 from pallas_kernels.compressed_attention.config import Blocks as AttentionBlocks
@@ -14,6 +15,7 @@ from pallas_kernels.index_topk.config import Blocks as IndexBlocks
 from pallas_kernels.selected_attention import xla_blocked as selected_attention
 from phasejax.models.deepseek_v4 import blocks
 from phasejax.models.deepseek_v4.attention import Shared
+from phasejax.models.deepseek_v4.decoder import DeepseekV4
 from tests.golden import filled
 from tests.models.deepseek_v4.streams import CONFIG, V41, WIDTH
 
@@ -98,6 +100,20 @@ def hidden(*shape):
 def test_whole_sequences(monkeypatch, config, tokens, seen):
     """Selected entries, every visible one, both levels of V4.1's search; no multiple of a block."""
     assert_same_in_blocks(monkeypatch, lambda x: outputs(config, x), hidden(2, tokens), seen)
+
+
+def test_memory_is_linear_in_tokens():
+    """Of whole sequences; nothing is run."""
+    graph, params = nnx.split(nnx.eval_shape(lambda: DeepseekV4(CONFIG, rngs=nnx.Rngs(0))))
+
+    def temporary(tokens):
+        call = jax.jit(lambda p, x: nnx.merge(graph, p)(x)[:, -1])
+        lowered = call.lower(params, jax.ShapeDtypeStruct((1, tokens), jnp.int32))
+        return lowered.compile().memory_analysis().temp_size_in_bytes
+
+    small, large = temporary(16384), temporary(32768)
+    assert large < 2.2 * small
+    assert large < 32768 * (32768 // 4)  # a byte for every query and entry
 
 
 def test_gradients(monkeypatch):
