@@ -9,16 +9,14 @@ torch and transformers are installed) beside that package's eager model, with th
 in turns with it. `decode` is `phasejax.generate`, one program for all tokens; `step` calls a
 compiled step for every token, as a server would. Growth is that of a step over caches of 1K to 64K
 tokens, filled by chunked prefill, for DeepSeek-V4 and for compressed and full attention of Qwen3;
-the bytes that a step touches and needs beside its arguments are those that the compiler counts.
+the bytes that a step needs beside its arguments are those that the compiler counts.
 """
 
 import functools
-import json
 import os
 import tempfile
 import time
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,9 +27,16 @@ from scripts import running
 _JSON = flags.DEFINE_string("json", None, "File to write the numbers to.")
 _COMPARE = flags.DEFINE_enum("compare", None, ["transformers"], "Also time a peer in turns.")
 _REPEATS = flags.DEFINE_integer("repeats", 7, "Timed calls; the median is kept.", lower_bound=1)
-_CONTEXTS = flags.DEFINE_list("contexts", ["1024", "4096", "16384", "65536"], "Tokens in a cache.")
+_CONTEXTS = flags.DEFINE_multi_integer(
+    "contexts",
+    [1024, 4096, 16384, 65536],
+    "Tokens in a cache; say it once for each.",
+    lower_bound=1,
+)
 
 BATCHES, PROMPT, NEW, CHUNK = (1, 8), 512, 64, 1024
+# Tokens an entry in every layer that scores entries; those of full attention are the tokens.
+ENTRIES = {"deepseek_v4_tiny": (4, 128, 4), "qwen3_w8s8": (8, 8), "qwen3_full": (1, 1)}
 
 
 def medians_in_turns(functions: dict[str, Any], repeats: int) -> dict[str, float]:
@@ -70,7 +75,7 @@ def speed(model: Any, peer: Any, repeats: int) -> list[dict[str, Any]]:
 
     step, params = split(model)
     rows = []
-    for batch in BATCHES:
+    for batch in running.tracked("speed", BATCHES):
         tokens = np.random.default_rng(0).integers(64, size=(batch, PROMPT)).astype(np.int32)
         ours = jnp.asarray(tokens)
 
@@ -159,23 +164,31 @@ def count_compilations() -> list[str]:
     return seen
 
 
-def growth(model: Any, contexts: list[int], repeats: int) -> list[dict[str, Any]]:
-    """What a step costs over caches that hold so many tokens, and how often one compiled."""
+def growth(name: str, model: Any, contexts: list[int], repeats: int) -> list[dict[str, Any]]:
+    """What a step costs over caches that hold so many tokens, and how often one compiled.
+
+    Args:
+        name: one of ENTRIES.
+        model: the decoder.
+        contexts: tokens in a cache.
+        repeats: timed runs of NEW tokens; the median is kept.
+    """
     import jax
     import jax.numpy as jnp
 
     step, params = split(model)
     tokens = np.random.default_rng(1).integers(64, size=(1, max(contexts))).astype(np.int32)
     rows, compiled = [], count_compilations()
-    for context in contexts:
+    for context in running.tracked(name, contexts):
         room = context + NEW * (repeats + 1)
         cache = model.init_cache(1, room, max_rollback=0)
         token = None
         for start in range(0, context, CHUNK):
             part = jnp.asarray(tokens[:, start : min(start + CHUNK, context)])
             token, cache = step(params, part, cache)
-        program = step.lower(params, token, cache).compile()
+        memory = step.lower(params, token, cache).compile().memory_analysis()
         token, cache = step(params, token, cache)  # compiles
+        jax.block_until_ready(cache)
         before, times = len(compiled), []
         for _ in range(repeats):
             began = time.perf_counter()
@@ -183,16 +196,14 @@ def growth(model: Any, contexts: list[int], repeats: int) -> list[dict[str, Any]
                 token, cache = step(params, token, cache)
             jax.block_until_ready(token)
             times.append((time.perf_counter() - began) / (NEW - 1))
-        memory, cost = program.memory_analysis(), program.cost_analysis()
         rows.append(
             {
                 "context": context,
+                "entries": sum(context // ratio for ratio in ENTRIES[name]),
                 "seconds_a_token": sorted(times)[len(times) // 2],
                 "recompiled": len(compiled) - before,
                 "temporary_bytes": memory.temp_size_in_bytes,
                 "cache_bytes": sum(x.nbytes for x in jax.tree.leaves(cache)),
-                "flops": cost["flops"],
-                "bytes_accessed": cost["bytes accessed"],
             }
         )
     return rows
@@ -252,7 +263,9 @@ def bench(*, compare: str | None, repeats: int, contexts: list[int]) -> dict[str
         "qwen3_full": qwen3(),
     }
     result["cache_bytes"] = {name: cache_bytes(model) for name, model in models.items()}
-    result["growth"] = {name: growth(model, contexts, repeats) for name, model in models.items()}
+    result["growth"] = {
+        name: growth(name, model, contexts, repeats) for name, model in models.items()
+    }
     return result
 
 
@@ -273,25 +286,30 @@ def show(result: dict[str, Any]) -> None:
             cells = (f"{kinds[kind].get(part, 0):g}" for kind in ("per_token", "fixed"))
             table.add_row(model, part, *cells)
     console.print(table)
-    columns = ("seconds_a_token", "recompiled", "temporary_bytes", "cache_bytes", "bytes_accessed")
-    table = running.Table("model", "context", *columns, title="a step")
+    columns = ("context", "entries", "ms a token", "compiled", "temporary kB", "cache kB")
+    table = running.Table("model", *columns, title="a step")
     for model, rows in result["growth"].items():
         for row in rows:
-            table.add_row(model, str(row["context"]), *(f"{row[name]:.4g}" for name in columns))
+            table.add_row(
+                model,
+                str(row["context"]),
+                str(row["entries"]),
+                f"{row['seconds_a_token'] * 1e3:.3g}",
+                str(row["recompiled"]),
+                f"{row['temporary_bytes'] / 1e3:.5g}",
+                f"{row['cache_bytes'] / 1e3:.5g}",
+            )
     console.print(table)
 
 
 def main(_: list[str]) -> None:
     """Maps flags to arguments."""
+    running.check_json(_JSON.value)
     result = running.guarded(
-        bench,
-        compare=_COMPARE.value,
-        repeats=_REPEATS.value,
-        contexts=[int(context) for context in _CONTEXTS.value],
+        bench, compare=_COMPARE.value, repeats=_REPEATS.value, contexts=_CONTEXTS.value
     )
     show(result)
-    if _JSON.value:
-        Path(_JSON.value).write_text(json.dumps(result, indent=2) + "\n")
+    running.write_json(_JSON.value, result)
 
 
 if __name__ == "__main__":

@@ -136,6 +136,9 @@ def compressed_attention(
         end = jnp.broadcast_to(end, (batch, entries))
         pick = jnp.vectorize(lambda s, at: s[jnp.clip(at, 0, tokens - 1)], signature="(t),(x)->(x)")
         query_segment, entry_segment = pick(segment, query_position), pick(segment, end)
+    if tokens == 0:  # a token that nobody reads spares every implementation this case
+        pairs["T"] = tuple(jnp.zeros((batch, 1, kv_heads, head_dim), x.dtype) for x in pairs["T"])
+        token_segment = jnp.full((1, 1), NEVER)
     ranges = reads(
         query_position.astype(jnp.int32),
         query_segment.astype(jnp.int32),

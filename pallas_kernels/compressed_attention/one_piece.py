@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from pallas_kernels import tiles
 from pallas_kernels.compressed_attention.masks import Reads
+from pallas_kernels.compressed_attention.reference import product
 from pallas_kernels.masks import entry_mask, token_mask
 from pallas_kernels.tiles import Pair
 
@@ -48,7 +49,7 @@ def compressed_attention(
     def in_reach(x: Array) -> Array:
         return _with_previous(blocks(x)) if local else blocks(x)
 
-    q = blocks(query * jnp.asarray(head_dim**-0.5, query.dtype))
+    q = blocks(query.astype(wide) * head_dim**-0.5)
     q = q.reshape(*q.shape[:3], kv_heads, groups, head_dim)
     k, v = (in_reach(near[i]) for i in (0, -1))
     position, since, segment = (
@@ -65,8 +66,8 @@ def compressed_attention(
     far_mask = entry_mask(position, segment, reads.end[:, None], reads.entry_segment[:, None])
     far_mask = far_mask[:, :, None, :, None]
 
-    close = jnp.einsum("bclkgh,bcxkh->bcklgx", q, k, preferred_element_type=wide)
-    far = jnp.einsum("bclkgh,bekh->bcklge", q, entry[0], preferred_element_type=wide)
+    close = product("bclkgh,bcxkh->bcklgx", q, k)
+    far = product("bclkgh,bekh->bcklge", q, entry[0])
     close = jnp.where(near_mask, close, -jnp.inf)
     far = jnp.where(far_mask, far, -jnp.inf)
     lowest = jnp.finfo(wide).min
@@ -79,9 +80,8 @@ def compressed_attention(
     total = close.sum(-1) + far.sum(-1)
     if sink is not None:
         total = total + jnp.exp(sink - top)
-    mixed = jnp.einsum("bcklgx,bcxkh->bclkgh", close.astype(v.dtype), v) + jnp.einsum(
-        "bcklge,bekh->bclkgh", far.astype(v.dtype), entry[-1]
-    )
+    mixed = product("bcklgx,bcxkh->bclkgh", close.astype(v.dtype), v)
+    mixed += product("bcklge,bekh->bclkgh", far.astype(v.dtype), entry[-1])
     total = jnp.where(total > 0, total, 1).transpose(0, 1, 3, 2, 4)[..., None]
     mixed = (mixed / total).astype(v.dtype)
     return mixed.reshape(batch, -1, heads, head_dim)[:, :tokens]

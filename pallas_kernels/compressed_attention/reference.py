@@ -15,6 +15,12 @@ from pallas_kernels.masks import entry_mask, token_mask
 from pallas_kernels.tiles import Pair
 
 
+def product(subscripts: str, *operands: Array) -> Array:
+    """An einsum in float32 or wider, whatever the backend's default precision."""
+    wide = jnp.promote_types(operands[0].dtype, jnp.float32)
+    return jnp.einsum(subscripts, *operands, precision="highest", preferred_element_type=wide)
+
+
 def softmax_with_sink(
     scores: Float[Array, "*B X"], mask: Bool[Array, "*#B X"], sink: Float[Array, "..."] | None
 ) -> Float[Array, "*B X"]:
@@ -70,10 +76,9 @@ def compressed_attention(
         axis=-1,
     )
     grouped = query.reshape(batch, queries, kv_heads, heads // kv_heads, head_dim)
-    scores = jnp.einsum("bqkgh,bxkh->bkqgx", grouped, key, preferred_element_type=wide)
-    scores = scores * head_dim**-0.5
+    scores = product("bqkgh,bxkh->bkqgx", grouped, key) * head_dim**-0.5
     if sink is not None:
         sink = sink.astype(wide).reshape(kv_heads, 1, heads // kv_heads)
     weights = softmax_with_sink(scores, mask[:, None, :, None], sink)
-    mixed = jnp.einsum("bkqgx,bxkh->bqkgh", weights.astype(value.dtype), value)
+    mixed = product("bkqgx,bxkh->bqkgh", weights.astype(value.dtype), value)
     return mixed.reshape(query.shape).astype(value.dtype)

@@ -21,6 +21,7 @@ from pallas_kernels import tiles
 from pallas_kernels.compressed_attention import one_piece
 from pallas_kernels.compressed_attention.config import ONE_PIECE, Blocks, blocked_heuristic
 from pallas_kernels.compressed_attention.masks import Reads
+from pallas_kernels.compressed_attention.reference import product
 from pallas_kernels.masks import NEVER, entry_mask, token_mask
 from pallas_kernels.tiles import Pair
 
@@ -107,8 +108,7 @@ def _for_each_tile(ask: Ask, rows: Rows, count: int, step: Callable, state: Stat
 def _scores(
     q: Float[Array, "B L K G H"], k: Float[Array, "B X K H"], mask: Bool[Array, "B L X"]
 ) -> Float[Array, "B K L G X"]:
-    wide = jnp.promote_types(q.dtype, jnp.float32)
-    scores = jnp.einsum("blkgh,bxkh->bklgx", q, k, preferred_element_type=wide)
+    scores = product("blkgh,bxkh->bklgx", q, k)
     return jnp.where(mask[:, None, :, None], scores * q.shape[-1] ** -0.5, -jnp.inf)
 
 
@@ -131,11 +131,8 @@ def _forward_tile(q, ask: Ask, operands, sink):
             scores = _scores(q, _cut(key, start, rows.length), mask)
             new = jnp.maximum(top, scores.max(-1))
             weights, scale = jnp.exp(scores - new[..., None]), jnp.exp(top - new)
-            given = jnp.einsum(
-                "bklgx,bxkh->bklgh",
-                weights.astype(value.dtype),
-                _cut(value, start, rows.length),
-                preferred_element_type=wide,
+            given = product(
+                "bklgx,bxkh->bklgh", weights.astype(value.dtype), _cut(value, start, rows.length)
             )
             total = total * scale + weights.sum(-1)
             return new, total, mixed * scale[..., None] + given
@@ -168,17 +165,12 @@ def _backward_tile(q, ask: Ask, operands, out_ct, lse, lost, grads):
             d_q, d_key, *d_value = state
             key, value = (_cut(pair[i], start, rows.length) for i in (0, -1))
             weights = jnp.exp(_scores(q, key, mask) - lse[..., None])
-            by_value = jnp.einsum(
-                "bklgx,blkgh->bxkh",
-                weights.astype(value.dtype),
-                out_ct,
-                preferred_element_type=wide,
-            )
-            pulled = jnp.einsum("blkgh,bxkh->bklgx", out_ct, value, preferred_element_type=wide)
+            by_value = product("bklgx,blkgh->bxkh", weights.astype(value.dtype), out_ct)
+            pulled = product("blkgh,bxkh->bklgx", out_ct, value)
             by_score = weights * (pulled - lost[..., None]) * q.shape[-1] ** -0.5
             by_score = by_score.astype(q.dtype)
-            d_q += jnp.einsum("bklgx,bxkh->blkgh", by_score, key, preferred_element_type=wide)
-            by_key = jnp.einsum("bklgx,blkgh->bxkh", by_score, q, preferred_element_type=wide)
+            d_q += product("bklgx,bxkh->blkgh", by_score, key)
+            by_key = product("bklgx,blkgh->bxkh", by_score, q)
             if not d_value:
                 return d_q, tiles.add_slice(d_key, start, by_key + by_value)
             return (
@@ -240,7 +232,7 @@ def _backward(blocks, kept, cotangent):
     query, near, entry, reads, sink, mixed, lse = kept
     queries, kv_heads, length = query.shape[1], near[0].shape[2], blocks.query
     operands = _operands(near, entry, reads, blocks)
-    lost = jnp.einsum("bqnh,bqnh->bqn", mixed, cotangent, preferred_element_type=lse.dtype)
+    lost = product("bqnh,bqnh->bqn", mixed, cotangent)
 
     def tile(c: Array, state):
         d_query, grads = state

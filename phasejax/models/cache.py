@@ -51,19 +51,24 @@ class Cache:
             count: tokens to take back, of all streams or of each.
 
         Raises:
-            ValueError: if that is more than can be taken back; not while tracing, where it cannot
-                be known.
+            ValueError: if that is more than can be taken back, as far as it is known while tracing.
         """
-        counts = jnp.broadcast_to(jnp.asarray(count, jnp.int32), self.length.shape)
-        if is_known(counts, self.returnable):
-            wrong = np.flatnonzero((counts > self.returnable) | (counts < 0))
-            if wrong.size:
+        streams = self.length.shape
+        if np.shape(count) not in ((), streams):
+            raise ValueError(
+                f"count of shape {np.shape(count)}, but the cache has {streams[0]} streams: give"
+                " one number for all of them or one for each."
+            )
+        if is_known(count):
+            most = self.returnable if is_known(self.returnable) else self.max_rollback
+            counts, most = (np.broadcast_to(np.asarray(x), streams) for x in (count, most))
+            if ((counts > most) | (counts < 0)).any():
                 raise ValueError(
-                    f"count={np.asarray(counts).tolist()}, but the streams can take back"
-                    f" {np.asarray(self.returnable).tolist()} tokens: keep a snapshot, or raise"
-                    f" max_rollback={self.max_rollback} of init_cache."
+                    f"count={counts.tolist()}, but the streams can take back {most.tolist()}"
+                    f" tokens: keep a snapshot, or raise max_rollback={self.max_rollback} of"
+                    " init_cache."
                 )
-        return _rewound(self, counts)
+        return _rewound(self, jnp.broadcast_to(jnp.asarray(count, jnp.int32), streams))
 
     def snapshot(self) -> "Cache":
         """A copy that stays whole when this cache's buffers are donated to a step."""
@@ -80,6 +85,6 @@ def _rewound(cache: Cache, count: Int[Array, "B"]) -> Cache:
     )
 
 
-def is_known(*arrays: Array) -> bool:
-    """Whether values can be looked at: not while tracing."""
-    return not any(isinstance(array, jax.core.Tracer) for array in arrays)
+def is_known(value: Array | int) -> bool:
+    """Whether a value can be looked at: not while tracing."""
+    return not isinstance(value, jax.core.Tracer)

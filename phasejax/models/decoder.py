@@ -3,7 +3,7 @@
 """What every decoder does with prompts and with the next tokens of streams."""
 
 import abc
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -71,10 +71,10 @@ class Decoder(nnx.Module, abc.ABC):
             cache cannot be refused, the logits of a stream that passed its capacity are NaN.
 
         Raises:
-            ValueError: if there are no tokens, lengths do not fit them, or a stream would pass the
-                cache's capacity.
+            ValueError: if there are no tokens, lengths or the cache do not fit them, `padding` is
+                no side, or a stream would pass the cache's capacity.
         """
-        check_input(tokens, cache, lengths)
+        check_input(tokens, cache, lengths, padding)
         batch, width = tokens.shape
         count = jnp.full(batch, width, jnp.int32) if lengths is None else lengths
         shift = None if lengths is None or padding == "right" else width - lengths
@@ -116,15 +116,27 @@ class Decoder(nnx.Module, abc.ABC):
         return Cache(layers, length, returnable, max_length, max_rollback)
 
 
-def check_input(tokens: Tokens, cache: Cache | None, lengths: Int[Array, "..."] | None) -> None:
+def check_input(
+    tokens: Tokens, cache: Cache | None, lengths: Int[Array, "..."] | None, padding: Padding
+) -> None:
     """Refuses what a call of a decoder would refuse, and computes nothing.
 
     Raises:
         ValueError: see Decoder.
     """
+    if padding not in get_args(Padding):
+        raise ValueError(
+            f"padding={padding!r}, but rows are filled up on the 'left' or on the 'right': choose"
+            " one of them."
+        )
+    if tokens.ndim != 2:
+        raise ValueError(f"tokens of shape {tokens.shape}, but they are [B, T]: reshape them.")
     batch, width = tokens.shape
-    if width == 0:
+    if tokens.size == 0:
         raise ValueError(f"tokens of shape {tokens.shape} hold no token: give at least one.")
+    for name, whole in (("tokens", tokens), ("lengths", lengths)):
+        if whole is not None and not jnp.issubdtype(whole.dtype, jnp.integer):
+            raise ValueError(f"{name} are {whole.dtype}, but they are whole numbers: cast them.")
     if lengths is not None and lengths.shape != (batch,):
         raise ValueError(
             f"lengths of shape {lengths.shape} for tokens of shape {tokens.shape}: give one length"
@@ -146,8 +158,9 @@ def check_input(tokens: Tokens, cache: Cache | None, lengths: Int[Array, "..."] 
             f"tokens has {batch} rows, but the cache has {cache.length.shape[0]} streams: make both"
             " the same."
         )
-    if is_known(cache.length) and (lengths is None or is_known(lengths)):
-        seen = np.asarray(cache.length)
+    if lengths is None or is_known(lengths):
+        # While tracing it is not known what the streams have seen, but it is not less than nothing.
+        seen = np.asarray(cache.length) if is_known(cache.length) else np.zeros(batch, int)
         more = np.full(batch, width) if lengths is None else np.asarray(lengths)
         if (seen + more > cache.capacity).any():
             raise ValueError(

@@ -32,8 +32,8 @@ def generate(
         key: randomness of the draws.
 
     Raises:
-        ValueError: if no token is asked for, the temperature is negative or lacks a key, or tokens
-            and lengths do not fit (see the model).
+        ValueError: if no token is asked for, the temperature is negative or lacks a key, `padding`
+            is no side, or tokens and lengths do not fit (see the model).
     """
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens={max_new_tokens}: ask for at least one token.")
@@ -41,7 +41,7 @@ def generate(
         raise ValueError(
             f"temperature={temperature} and key={key}: draws need a temperature above 0 and a key."
         )
-    check_input(tokens, None, lengths)
+    check_input(tokens, None, lengths, padding)
     lengths = jnp.full(tokens.shape[0], tokens.shape[1], jnp.int32) if lengths is None else lengths
     key = jax.random.key(0) if key is None else key
     return _generate(model, tokens, lengths, temperature, key, max_new_tokens, padding)

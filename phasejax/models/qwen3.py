@@ -101,7 +101,7 @@ class Qwen3(Decoder):
                 f"output_positions of shape {output_positions.shape} come with a cache or lengths,"
                 " but they count from the start of whole prompts: leave one of them out."
             )
-        check_input(tokens, None, None)
+        check_input(tokens, None, None, padding)
         return self._logits(self._hidden(tokens, output_positions))
 
     def _hidden(

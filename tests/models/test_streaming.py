@@ -10,6 +10,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from flax import nnx
@@ -17,9 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import phasejax
+from pallas_kernels.masks import NEVER
 from phasejax.models.build import model_structure
 from phasejax.models.cache import Cache
 from phasejax.models.config import ModelConfig
+from phasejax.models.store import empty_store
 from tests.models.test_qwen3 import SMALL, VARIANTS, VOCABULARY, config_of, random_params
 
 LENGTH, WIDTH, SPARE = 44, 5, 6
@@ -239,7 +242,25 @@ def test_a_stream_past_its_capacity_is_not_a_number_while_tracing():
     assert np.isnan(got[0]).all() and np.isfinite(got[1]).all()
 
 
+def test_entries_of_tokens_that_were_taken_back_are_out_of_sight():
+    """Where content decides how long chunks are, no new entry need take their place in time."""
+    store = empty_store((1, 3, 1, 2), jnp.dtype("float32"), tied=True)
+    no = jnp.zeros((1, 0), jnp.int32)
+    row = lambda *x: jnp.asarray([x], jnp.int32)  # noqa: E731
+    key = jnp.ones((1, 2, 1, 2))
+    store = store.extend(key, None, row(3, 7), row(1, 1) > 0, row(0)[0])
+    assert store.end.tolist() == [[3, 7, NEVER]]
+    store = store.extend(key[:, :0], None, no, no > 0, row(5)[0])
+    assert store.end.tolist() == [[3, NEVER, NEVER]]
+
+
 TWO = jnp.zeros((2, 3), jnp.int32)
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Shapes and types are not checked by annotations, as outside these tests."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def _full(m: Machine) -> Cache:
@@ -270,15 +291,48 @@ def _full(m: Machine) -> Cache:
             lambda m: m.model(TWO, cache=m.new_cache(), output_positions=jnp.asarray([0])),
             r"output_positions of shape \(1,\) come with a cache",
         ),
+        (lambda m: m.new_cache().rollback(jnp.ones(3, int)), r"count of shape \(3,\).*2 streams"),
+        (lambda m: m.model(TWO, padding="Left"), r"padding='Left'.*'left'.*'right'"),
+        (lambda m: m.model(TWO, cache=m.new_cache(), padding=None), r"padding=None"),
+        (lambda m: m.model(TWO[0]), r"tokens of shape \(3,\)"),
+        (lambda m: m.model(TWO[:0]), r"tokens of shape \(0, 3\) hold no token"),
+        (lambda m: m.model(TWO + 0.5), r"tokens are float32"),
+        (lambda m: m.model(TWO, lengths=jnp.ones(2)), r"lengths are float32"),
         (
             lambda m: phasejax.generate(m.model, TWO[:, :0], max_new_tokens=1),
             r"hold no token",
         ),
+        (
+            lambda m: phasejax.generate(m.model, TWO, max_new_tokens=1, padding="both"),
+            r"padding='both'",
+        ),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_input_is_refused_before_anything_is_computed(call, message):
     with pytest.raises(ValueError, match=message):
         call(machine("w8s4"))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda model, c: model(TWO, cache=c, padding="middle"), r"padding='middle'"),
+        (lambda model, c: model(TWO[:1], cache=c), r"tokens has 1 rows.*2 streams"),
+        (lambda model, c: model(TWO[:, :0], cache=c), r"hold no token"),
+        (lambda model, c: model(jnp.tile(TWO, 20), cache=c), r"take \[60, 60\] more.*=44"),
+        (
+            lambda model, c: model(TWO, cache=c, lengths=np.asarray([3, 4])),
+            r"lengths=\[3, 4\]",
+        ),
+        (lambda model, c: c.rollback(SPARE + 1), rf"count=\[7, 7\].*max_rollback={SPARE}"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_known_while_tracing_is_refused(call, message):
+    m = machine("w8s4")
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(lambda cache: call(m.model, cache), m.new_cache())
 
 
 @pytest.mark.parametrize("name", ["w8s8", "full"])

@@ -87,6 +87,13 @@ CASES = [
     ("reproduce --report=@/report --workdir=@/runs", "@/runs/full-seed0 is not a folder"),
     ("report --stored=@/new", "--stored=@/new holds no finished run"),
     ("bench_train --json=@/file/x.json", "--json in @/file is not a folder"),
+    ("bench_decode --json=@/runs", "--json=@/runs is a folder: name a file"),
+    ("bench_decode --json=", "--json has an empty value"),
+    ("bench_decode transformers", "'transformers' stands without the name of a flag"),
+    ("bench_decode --compare=torch", "flag --compare=torch: value should be one of"),
+    ("bench_decode --contexts=0", "flag --contexts=0: 0 is not a positive integer"),
+    ("bench_decode --contexts=1K", "flag --contexts=1K"),
+    ("bench_decode --repeats=0", "flag --repeats=0"),
     ("bench_kernels --json=@/runs", "--json=@/runs is a folder: name a file"),
     ("measure_statistics --json=@/file/x.json", "--json in @/file is not a folder"),
     # The peer of the benchmark.

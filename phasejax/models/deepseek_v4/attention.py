@@ -13,16 +13,17 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from pallas_kernels.compressed_attention.api import compressed_attention
+from pallas_kernels.selected_attention.api import selected_attention
 from phasejax.compress.base import Entries
 from phasejax.compress.history import extend, recall, rewind
 from phasejax.models.deepseek_v4.compressor import WindowCompressor, WindowState
 from phasejax.models.deepseek_v4.config import DeepseekV4Config
-from phasejax.models.deepseek_v4.core import attend
 from phasejax.models.deepseek_v4.indexer import Indexer, Selection
 from phasejax.models.deepseek_v4.layers import Linear, RMSNorm, Rngs, normal, product, rms_normalize
 from phasejax.models.deepseek_v4.quantization import round_entry
 from phasejax.models.deepseek_v4.rope import rotate
-from phasejax.typing import Array, Float, Hidden, Int
+from phasejax.typing import Array, Float, Hidden, Int, Queries
 
 
 @jax.tree_util.register_dataclass
@@ -161,6 +162,38 @@ class Attention(nnx.Module):
             keys = _keep(stored.keys, rows, made, self.ratio)
         return Shared(entries, keys), Compressed(windows, index_windows, entries, keys)
 
+    def _read(
+        self,
+        query: Queries,
+        exact: Float[Array, "B X H"],
+        shared: Shared,
+        start: Int[Array, "B"] | None,
+    ) -> Queries:
+        """One softmax over the exact tokens nearby, the entries that are read, and the sink.
+
+        Args:
+            query: finished queries of consecutive tokens.
+            exact: finished vectors of these tokens, and before them, in a stream, of those that the
+                first query reads (any values where there are none).
+            shared: entries, and which of them are read.
+            start: position of the first query of each stream; None for whole sequences.
+        """
+        window, near = self.config.local_window, exact[:, :, None]
+        entries, picks = shared.entries, shared.selection.picks
+        if self.ratio == 0 or entries is None:
+            entries, picks = exact[:, :0], None
+        reads = {"window": window, "sink": self.sink[...]}
+        operands = query, near, None, entries[:, :, None], None
+        if picks is not None:
+            return selected_attention(*operands, picks, position=start, **reads)
+        end = self.ratio * (jnp.arange(entries.shape[1]) + 1) - 1
+        if start is None:
+            return compressed_attention(*operands, end, **reads)
+        position = start[:, None] + jnp.arange(query.shape[1])
+        return compressed_attention(
+            *operands, end, query_position=position, first=start - (window - 1), **reads
+        )
+
     def __call__(
         self,
         hidden: Hidden,
@@ -190,30 +223,20 @@ class Attention(nnx.Module):
         query = rotate(query, position, self.rotary)
         exact = self.kv_norm(self.kv(hidden))[:, :, None]
         exact = self._rounded(rotate(exact, position, self.rotary)[:, :, 0])
-        before = config.local_window - 1
+        start = None
         if state is None or count is None:
-            near = jnp.pad(exact, ((0, 0), (before, 0), (0, 0)))
             shared, _ = self._compress(hidden, shared, Compressed(), None)
         else:
-            near = recall(state.exact, exact, before)
+            start, recent = position[:, 0], state.exact
             shared, stored = self._compress(hidden, shared, state.compressed, count)
-            state = LayerState(extend(state.exact, exact, count), stored)
+            state = LayerState(extend(recent, exact, count), stored)
+            exact = recall(recent, exact, config.local_window - 1)
         selection = shared.selection
         if self.indexer is not None and shared.keys is not None:
             within = selection.candidates
             selection = self.indexer(hidden, latent, position, shared.keys, within)
             shared = dataclasses.replace(shared, selection=selection)
-        has_entries = self.ratio > 0 and shared.entries is not None and shared.entries.shape[1] > 0
-        mixed = attend(
-            query,
-            position,
-            near,
-            shared.entries if has_entries else None,
-            selection.picks if has_entries else None,
-            ratio=self.ratio,
-            window=config.local_window,
-            sink=self.sink[...],
-        )
+        mixed = self._read(query, exact, shared, start)
         mixed = rotate(mixed, position, self.rotary, inverse=True)
         grouped = mixed.reshape(batch, tokens, config.output_groups, -1)
         down = self.output_down[...].astype(mixed.dtype)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import jax
-import jax.numpy as jnp
 
 from pallas_kernels import tiles
 from phasejax.typing import Array
@@ -26,14 +25,14 @@ def by_rows(function: Callable[..., Result], rows: int, *arrays: Array) -> Resul
     """Applies a function to blocks of axis 1 and joins what it returns along that axis.
 
     Args:
-        function: takes the index of the block's first row, then the blocks of the arrays.
+        function: takes the blocks of the arrays.
         rows: rows of a block; the last block is filled up with zeros.
         *arrays: their axis 1 is the axis of rows.
     """
     total = arrays[0].shape[1]
     if total <= rows:
-        return function(0, *arrays)
+        return function(*arrays)
     # The backward pass computes a block again, instead of keeping the scores of all of them.
     one_block = jax.checkpoint(lambda block: function(*block))
-    blocks = (jnp.arange(0, total, rows), *(tiles.split(x, rows) for x in arrays))
+    blocks = tuple(tiles.split(x, rows) for x in arrays)
     return jax.tree.map(lambda x: tiles.join(x, total), jax.lax.map(one_block, blocks))

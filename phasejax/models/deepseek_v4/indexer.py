@@ -142,7 +142,7 @@ class Indexer(nnx.Module):
             picks = index_topk(*operands, end, picks=config.index_topk, position=position)
             return Selection(picks.index)
 
-        def select(_, query: Array, weight: Array, position: Array, *within: Array) -> Selection:
+        def select(query: Array, weight: Array, position: Array, *within: Array) -> Selection:
             scores = index_scores(query, weight, keys[:, None])
             if within:
                 inside = in_blocks(within[0], entries, config.candidate_size)

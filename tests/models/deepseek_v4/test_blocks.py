@@ -6,33 +6,59 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from pallas_kernels.compressed_attention import xla_blocked as compressed_attention
+from pallas_kernels.compressed_attention.config import Blocks as AttentionBlocks
+from pallas_kernels.index_topk import xla_blocked as index_topk
+from pallas_kernels.index_topk.config import Blocks as IndexBlocks
+from pallas_kernels.selected_attention import xla_blocked as selected_attention
 from phasejax.models.deepseek_v4 import blocks
 from phasejax.models.deepseek_v4.attention import Shared
+from phasejax.models.deepseek_v4.decoder import DeepseekV4
 from tests.golden import filled
 from tests.models.deepseek_v4.streams import CONFIG, V41, WIDTH
 
 
-def rows_of_each_call(monkeypatch, budget):
-    """A smaller budget from now on; the list of how many rows each block takes."""
-    seen, original = [], blocks.by_rows
+class Small:
+    """From now on blocks and the kernels' tiles are smaller than any whole; who asked for one."""
 
-    def by_rows(function, rows, *arrays):
-        seen.append((rows, arrays[0].shape[1]))
-        return original(function, rows, *arrays)
+    def __init__(self, monkeypatch):
+        self.seen = set()
+        monkeypatch.setattr(blocks, "BUDGET", 400)
+        original = blocks.by_rows
 
-    monkeypatch.setattr(blocks, "BUDGET", budget)
-    for module in ("core", "indexer"):
-        monkeypatch.setattr(f"phasejax.models.deepseek_v4.{module}.by_rows", by_rows)
-    return seen
+        def by_rows(function, rows, *arrays):
+            assert rows < arrays[0].shape[1]
+            self.seen.add("by_rows")
+            return original(function, rows, *arrays)
+
+        monkeypatch.setattr("phasejax.models.deepseek_v4.indexer.by_rows", by_rows)
+        monkeypatch.setattr(compressed_attention, "ONE_PIECE", 0)
+        for op, sizes in (
+            (
+                compressed_attention,
+                lambda query, tokens, entries, _: AttentionBlocks(5, 7, min(max(entries, 1), 3)),
+            ),
+            (selected_attention, lambda *_: 5),
+            (index_topk, lambda *_: IndexBlocks(5, 3, 5)),
+        ):
+            monkeypatch.setattr(op, "blocked_heuristic", self._noting(op, sizes))
+
+    def _noting(self, op, sizes):
+        def noted(*shapes):
+            self.seen.add(op.__name__.split(".")[1])
+            return sizes(*shapes)
+
+        return noted
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 13, 20])
-def test_blocks_know_their_first_row(rows):
+def test_blocks_are_joined_in_order(rows):
     x = jnp.arange(26.0).reshape(2, 13)
-    got = blocks.by_rows(lambda first, x: (x, first + jnp.zeros_like(x)), rows, x)
+    got = blocks.by_rows(lambda x: (x, -x), rows, x)
     np.testing.assert_array_equal(got[0], x)
-    np.testing.assert_array_equal(got[1][0], np.arange(13) // min(rows, 13) * min(rows, 13))
+    np.testing.assert_array_equal(got[1], -x)
 
 
 def test_a_block_has_a_row_however_small_the_budget(monkeypatch):
@@ -49,12 +75,12 @@ def outputs(config, x):
     return jnp.stack(found)
 
 
-def assert_same_in_blocks(monkeypatch, run, x, budget):
-    """Within the budget, where every block is smaller than the whole, `run` gives the same."""
+def assert_same_in_blocks(monkeypatch, run, x, seen):
+    """In blocks smaller than any whole `run` gives the same; `seen` are those that work so."""
     wanted = jax.jit(run)(x)
-    seen = rows_of_each_call(monkeypatch, budget)
+    small = Small(monkeypatch)
     got = jax.jit(lambda x: run(x))(x)  # another function, so that it is traced again
-    assert seen and all(rows < total for rows, total in seen)
+    assert small.seen == seen
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
         assert np.abs(one - other).max() <= 1e-5 * np.abs(other).max()
 
@@ -63,10 +89,31 @@ def hidden(*shape):
     return np.random.default_rng(0).normal(size=(*shape, CONFIG.width)).astype(np.float32)
 
 
-@pytest.mark.parametrize(("config", "tokens"), [(CONFIG, 133), (V41, 29)], ids=["v4", "v41"])
-def test_whole_sequences(monkeypatch, config, tokens):
+@pytest.mark.parametrize(
+    ("config", "tokens", "seen"),
+    [
+        (CONFIG, 133, {"compressed_attention", "selected_attention", "index_topk"}),
+        (V41, 29, {"selected_attention", "index_topk", "by_rows"}),
+    ],
+    ids=["v4", "v41"],
+)
+def test_whole_sequences(monkeypatch, config, tokens, seen):
     """Selected entries, every visible one, both levels of V4.1's search; no multiple of a block."""
-    assert_same_in_blocks(monkeypatch, lambda x: outputs(config, x), hidden(2, tokens), 1000)
+    assert_same_in_blocks(monkeypatch, lambda x: outputs(config, x), hidden(2, tokens), seen)
+
+
+def test_memory_is_linear_in_tokens():
+    """Of whole sequences; nothing is run."""
+    graph, params = nnx.split(nnx.eval_shape(lambda: DeepseekV4(CONFIG, rngs=nnx.Rngs(0))))
+
+    def temporary(tokens):
+        call = jax.jit(lambda p, x: nnx.merge(graph, p)(x)[:, -1])
+        lowered = call.lower(params, jax.ShapeDtypeStruct((1, tokens), jnp.int32))
+        return lowered.compile().memory_analysis().temp_size_in_bytes
+
+    small, large = temporary(16384), temporary(32768)
+    assert large < 2.2 * small
+    assert large < 32768 * (32768 // 4)  # a byte for every query and entry
 
 
 def test_gradients(monkeypatch):
@@ -76,12 +123,17 @@ def test_gradients(monkeypatch):
         output, _, _ = layer(x, jnp.arange(x.shape[1])[None], Shared())
         return jnp.vdot(output, jnp.cos(jnp.arange(output.size).reshape(output.shape)))
 
-    assert_same_in_blocks(monkeypatch, jax.value_and_grad(loss), hidden(1, 29), 400)
+    seen = {"selected_attention", "index_topk"}
+    assert_same_in_blocks(monkeypatch, jax.value_and_grad(loss), hidden(1, 29), seen)
 
 
-def test_steps_of_streams(monkeypatch):
+@pytest.mark.parametrize(
+    ("layer", "seen"),
+    [(0, {"selected_attention", "index_topk"}), (1, {"compressed_attention"})],
+)
+def test_steps_of_streams(monkeypatch, layer, seen):
     """Positions do not start at 0, and differ from row to row."""
-    layer = filled.model(CONFIG).blocks[0].attention
+    layer = filled.model(CONFIG).blocks[layer].attention
     first = jnp.asarray([WIDTH, 7])
 
     def run(x):
@@ -94,4 +146,4 @@ def test_steps_of_streams(monkeypatch):
             length = length + count
         return jnp.stack(found)
 
-    assert_same_in_blocks(monkeypatch, run, hidden(2, 2, WIDTH), 400)
+    assert_same_in_blocks(monkeypatch, run, hidden(2, 2, WIDTH), seen)
