@@ -72,8 +72,8 @@ class Decoder(nnx.Module, abc.ABC):
 
         Returns:
             The logits, and with a cache the one after these tokens. While tracing, where values
-            cannot be refused, logits are NaN where a token outside the vocabulary is read, and in
-            streams that passed their capacity or took back more than they could.
+            cannot be refused, logits are NaN in rows that hold a token outside the vocabulary, and
+            in streams that passed their capacity or took back more than they could.
 
         Raises:
             ValueError: see `check_input`.
