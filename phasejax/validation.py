@@ -3,6 +3,7 @@
 """Checks of configuration fields: every message names the field, its value and the remedy."""
 
 import difflib
+import numbers
 import sys
 import types
 import typing
@@ -46,6 +47,14 @@ def check_fields(config: Any) -> None:
 def check_at_least(config: Any, name: str, low: float) -> None:
     """Checks that a numeric field is not below its minimum."""
     value = getattr(config, name)
+    if value < low:
+        raise ValueError(f"{name}={value}, but it must be at least {low}: raise {name}.")
+
+
+def check_count(name: str, value: Any, low: int) -> None:
+    """Checks that an argument is a whole number and not below its minimum."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        raise ValueError(f"{name}={value!r}, but it must be a whole number: change {name}.")
     if value < low:
         raise ValueError(f"{name}={value}, but it must be at least {low}: raise {name}.")
 

@@ -7,7 +7,7 @@ the same names after "model.", but for a few. Both store the same arrays: nothin
 routed experts are one tensor each, and the output projection's groups are one matrix.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 Layout = Literal["released", "transformers"]
 
@@ -70,6 +70,16 @@ TRANSFORMERS = {
 }
 # Draft layers, which no `DeepseekV4` has: their tensors are known and not read.
 DRAFT = ("mtp.", "model.mtp.")
+
+
+def check_layout(layout: str) -> None:
+    """Refuses what is no spelling.
+
+    Raises:
+        ValueError: naming it.
+    """
+    if layout not in get_args(Layout):
+        raise ValueError(f"layout={layout!r} is none of {', '.join(get_args(Layout))}: choose one.")
 
 
 def tensor_name(path: tuple[str | int, ...], layout: Layout) -> str:

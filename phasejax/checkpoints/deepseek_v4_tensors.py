@@ -66,11 +66,16 @@ def layout_of(tensors: Dequantized) -> Layout:
     )
 
 
-def check(tensors: Dequantized, wanted: list[Stored]) -> None:
-    """Compares names and shapes with what a model needs; draft layers are not looked at.
+def check(
+    tensors: Dequantized, wanted: list[Stored], dtypes: list[np.dtype], num_experts: int
+) -> None:
+    """Compares names, shapes and dtypes with what a model needs; draft layers are not looked at.
+
+    Of the values, only the tables of hashed layers are read.
 
     Raises:
-        ValueError: naming the first tensor that is missing, surplus or of another shape.
+        ValueError: naming the first tensor that is missing, surplus, of another shape or kind, or a
+            table that names an expert which is not there.
     """
     shapes = {name: part.shape for part in wanted for name in part.names}
     missing = [name for name in shapes if name not in tensors]
@@ -88,6 +93,20 @@ def check(tensors: Dequantized, wanted: list[Stored]) -> None:
                 f"Tensor {name!r} has shape {list(tensors.shape(name))}, but config.json says"
                 f" {list(shape)}: fetch both again."
             )
+    for part, dtype in zip(wanted, dtypes, strict=True):
+        for name in part.names:
+            tensors.check_kind(name, dtype)
+        if np.issubdtype(dtype, np.integer):
+            _check_table(part.names[0], tensors.read(part.names[0], dtype), num_experts)
+
+
+def _check_table(name: str, table: np.ndarray, num_experts: int) -> None:
+    wrong = table[(table < 0) | (table >= num_experts)]
+    if wrong.size:
+        raise ValueError(
+            f"Tensor {name!r} names expert {wrong[0]}, but config.json says"
+            f" n_routed_experts={num_experts}: fetch both again."
+        )
 
 
 def export_dtype(name: str, dtype: np.dtype, config: DeepseekV4Config, layout: Layout) -> np.dtype:

@@ -6,7 +6,15 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from phasejax.checkpoints.quantization import FP8_BLOCK, PACKED, dequantize, is_quantized
+from phasejax.checkpoints.quantization import (
+    E4M3,
+    FP8_BLOCK,
+    PACKED,
+    check_scale,
+    dequantize,
+    is_quantized,
+    real_shape,
+)
 from phasejax.checkpoints.shards import Shards
 
 
@@ -20,8 +28,8 @@ class Dequantized(Collection[str]):
         fp8_block: rows and columns that share a scale in fp8.
 
     Raises:
-        ValueError: naming a quantised weight without scale, or a scale beside a weight that needs
-            none.
+        ValueError: naming a quantised weight without scale or with another's, or a scale beside a
+            weight that needs none.
     """
 
     def __init__(self, shards: Shards, *, fp8_block: tuple[int, int] = FP8_BLOCK):
@@ -37,43 +45,55 @@ class Dequantized(Collection[str]):
                 )
             if has and not needs:
                 raise ValueError(
-                    f"Tensor {scale!r} is there, but {name!r} is {shards.info(name).dtype} and"
-                    " needs no scale: delete one of the two."
+                    f"Tensor {scale!r} is there, but {name!r} is {shards.info(name).dtype}, and"
+                    f" scales belong to {E4M3} and {PACKED} only: fetch the checkpoint again."
                 )
             if has:
+                self._check_scale(name, scale)
                 self._scales[name] = scale
         used = set(self._scales.values())
         self._names = dict.fromkeys(name for name in shards if name not in used)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape that reading the tensor will give, without reading it."""
-        info = self._shards.info(name)
-        if info.dtype == PACKED:
-            return (*info.shape[:-1], 2 * info.shape[-1])
-        return info.shape
+        return real_shape(self._shards.info(name))
+
+    def _check_scale(self, name: str, scale: str) -> None:
+        weight = self._shards.info(name)
+        try:
+            check_scale(weight, self._shards.info(scale), fp8_block=self._fp8_block)
+        except ValueError as error:
+            raise ValueError(f"Tensor {name!r}: {error}") from error
+
+    def check_kind(self, name: str, dtype: np.dtype) -> None:
+        """Refuses a tensor that cannot be read in this dtype; reads nothing.
+
+        Raises:
+            ValueError: naming it, if one of dtype and stored dtype is an integer's and the other is
+                not.
+        """
+        stored = self._shards.info(name).dtype
+        whole = np.issubdtype(stored, np.integer) and name not in self._scales
+        if whole != np.issubdtype(dtype, np.integer):
+            raise ValueError(
+                f"Tensor {name!r} is {stored}, but the model keeps {dtype} there: fetch the"
+                " checkpoint again."
+            )
 
     def read(self, name: str, dtype: np.dtype) -> np.ndarray:
         """A tensor in the given dtype.
 
         Raises:
             KeyError: if there is no such tensor.
-            ValueError: naming the tensor if its scales are not one a block, or if one of dtype and
-                stored dtype is an integer and the other is not.
+            ValueError: see `check_kind`.
         """
         if name not in self._names:
             raise KeyError(name)
+        self.check_kind(name, dtype)
         weight = self._shards[name]
         if name in self._scales:
             scale = self._shards[self._scales[name]]
-            try:
-                return dequantize(weight, scale, dtype, fp8_block=self._fp8_block)
-            except ValueError as error:
-                raise ValueError(f"Tensor {name!r}: {error}") from error
-        if np.issubdtype(weight.dtype, np.integer) != np.issubdtype(dtype, np.integer):
-            raise ValueError(
-                f"Tensor {name!r} is {weight.dtype}, but the model keeps {dtype} there: fetch the"
-                " checkpoint again."
-            )
+            return dequantize(weight, scale, dtype, fp8_block=self._fp8_block)
         return weight.astype(dtype, copy=False)
 
     def __contains__(self, name: object) -> bool:

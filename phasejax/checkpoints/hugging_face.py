@@ -9,6 +9,7 @@ released format, and with what transformers 5.23 writes.
 import dataclasses
 import gc
 import json
+import math
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,7 +21,7 @@ from flax import nnx
 
 from phasejax.checkpoints import deepseek_v4_tensors as v4
 from phasejax.checkpoints.deepseek_v4_config import fp8_block, read_config, write_config
-from phasejax.checkpoints.deepseek_v4_names import Layout
+from phasejax.checkpoints.deepseek_v4_names import Layout, check_layout, tensor_name
 from phasejax.checkpoints.dequantized import Dequantized
 from phasejax.checkpoints.shard_writer import SHARD_BYTES, write_shards
 from phasejax.checkpoints.shards import Shards
@@ -70,7 +71,7 @@ def from_hf(
     )
     graph, leaves = v4.structure(config)
     parts = [v4.stored(path, leaf.shape, layout) for path, leaf in leaves]
-    v4.check(tensors, parts)
+    v4.check(tensors, parts, _dtypes(leaves), config.num_experts)
     loaded = [
         (path, leaf.replace(_load(tensors, part, leaf, path, placement)))
         for (path, leaf), part in zip(leaves, parts, strict=True)
@@ -92,23 +93,33 @@ def to_hf(
 
     Args:
         model: what to write; its arrays are fetched one at a time.
-        directory: made if needed; must hold no safetensors yet.
+        directory: made if needed; must hold no checkpoint yet.
         layout: names of the tensors.
         max_bytes: size of a shard.
 
     Raises:
-        ValueError: if the directory holds safetensors, or the model has what only V4.1 has.
+        ValueError: if the directory holds a checkpoint or has no room for this one, or the model
+            has what only V4.1 has.
+        OSError: if it could not be written; `from_hf` reads nothing of what was left off.
     """
+    if not isinstance(model, DeepseekV4):
+        raise ValueError(
+            f"model is a {type(model).__name__}, but a DeepseekV4 alone has such a directory: pass"
+            " one."
+        )
+    check_layout(layout)
+    leaves = list(nnx.to_flat_state(nnx.state(model)))
 
     def tensors() -> Iterable[tuple[str, np.ndarray]]:
-        for path, leaf in nnx.to_flat_state(nnx.state(model)):
+        for path, leaf in leaves:
             array = np.asarray(leaf[...])
             part = v4.stored(path, array.shape, layout)
             rows = array if part.stacked else array.reshape(1, *part.shape)
             for name, row in zip(part.names, rows, strict=True):
                 yield name, row.astype(v4.export_dtype(name, row.dtype, model.config, layout))
 
-    _write(tensors(), model.config, directory, max_bytes)
+    needed = _bytes(leaves, model.config, layout)
+    _write(tensors(), model.config, directory, max_bytes, needed)
 
 
 def convert_hf(
@@ -131,12 +142,13 @@ def convert_hf(
         max_bytes: size of a shard.
 
     Raises:
-        ValueError: as `from_hf` and `to_hf`.
+        ValueError, OSError: as `from_hf` and `to_hf`.
     """
+    check_layout(layout)
     config, tensors, old = _open(Path(source), dtype)
     leaves = v4.structure(config)[1]
     parts = [v4.stored(path, leaf.shape, old) for path, leaf in leaves]
-    v4.check(tensors, parts)
+    v4.check(tensors, parts, _dtypes(leaves), config.num_experts)
 
     def renamed() -> Iterable[tuple[str, np.ndarray]]:
         for (path, leaf), part in zip(leaves, parts, strict=True):
@@ -145,7 +157,7 @@ def convert_hf(
                 array = tensors.read(before, np.dtype(leaf.dtype))
                 yield after, array.astype(v4.export_dtype(after, array.dtype, config, layout))
 
-    _write(renamed(), config, directory, max_bytes)
+    _write(renamed(), config, directory, max_bytes, _bytes(leaves, config, layout))
 
 
 def _open(directory: Path, dtype: str) -> tuple[DeepseekV4Config, Dequantized, Layout]:
@@ -161,6 +173,19 @@ def _open(directory: Path, dtype: str) -> tuple[DeepseekV4Config, Dequantized, L
     config = read_config(text, param_dtype=dtype, compute_dtype=dtype)
     tensors = Dequantized(Shards(directory), fp8_block=fp8_block(text))
     return config, tensors, v4.layout_of(tensors)
+
+
+def _dtypes(leaves: list[tuple[v4.Path, Any]]) -> list[np.dtype]:
+    return [np.dtype(leaf.dtype) for _, leaf in leaves]
+
+
+def _bytes(leaves: list[tuple[v4.Path, Any]], config: DeepseekV4Config, layout: Layout) -> int:
+    """Bytes of all tensors that will be written."""
+    total = 0
+    for (path, leaf), dtype in zip(leaves, _dtypes(leaves), strict=True):
+        written = v4.export_dtype(tensor_name(path, layout), dtype, config, layout)
+        total += math.prod(leaf.shape) * written.itemsize
+    return total
 
 
 def _load(
@@ -199,7 +224,12 @@ def _write(
     config: DeepseekV4Config,
     directory: str | os.PathLike,
     max_bytes: int,
+    needed: int,
 ) -> None:
     text = write_config(config)  # first: a model that has no config.json is not written
-    write_shards(directory, tensors, max_bytes=max_bytes)
+    if (Path(directory) / CONFIG).exists():
+        raise ValueError(
+            f"directory={str(directory)!r} holds {CONFIG} already: write to an empty one."
+        )
+    write_shards(directory, tensors, max_bytes=max_bytes, needed=needed)
     write_atomic(Path(directory) / CONFIG, json.dumps(text, indent=2) + "\n")

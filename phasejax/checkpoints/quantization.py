@@ -13,6 +13,8 @@ R is the output axis and C the input axis. A value is code * scale; e8m0 is 2^(b
 low half of a byte is the even index. Source: the layout of the released DeepSeek-V4 files.
 """
 
+from typing import Protocol, runtime_checkable
+
 import ml_dtypes
 import numpy as np
 
@@ -31,6 +33,52 @@ _FP4_PAIRS = np.stack([_BYTES & 15, _BYTES >> 4], -1).view(E2M1).astype(np.float
 def is_quantized(dtype: np.dtype) -> bool:
     """Whether a weight of this dtype needs a scale."""
     return dtype in (E4M3, PACKED)
+
+
+@runtime_checkable
+class Header(Protocol):
+    """What is known of a tensor that has not been read."""
+
+    @property
+    def dtype(self) -> np.dtype: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+def real_shape(weight: Header) -> tuple[int, ...]:
+    """Shape of the values that a stored weight holds."""
+    if weight.dtype == PACKED and weight.shape:
+        return (*weight.shape[:-1], 2 * weight.shape[-1])
+    return weight.shape
+
+
+def check_scale(weight: Header, scale: Header, *, fp8_block: tuple[int, int] = FP8_BLOCK) -> None:
+    """Refuses a weight and a scale that do not belong together; see `dequantize`.
+
+    Raises:
+        ValueError: if weight or scale has another dtype, or the scales are not one a block.
+    """
+    if not is_quantized(weight.dtype):
+        raise ValueError(
+            f"weight has dtype {weight.dtype}, but a quantised one has {E4M3} or {PACKED}: it needs"
+            " no scale."
+        )
+    shape = real_shape(weight)
+    if len(shape) != 2:
+        raise ValueError(
+            f"weight is {weight.dtype} of shape {list(weight.shape)}, but only matrices are"
+            " quantised: store it in float32."
+        )
+    block, kinds = FP4_BLOCK, (E8M0,)
+    if weight.dtype == E4M3:
+        block, kinds = fp8_block, (E8M0, np.dtype(np.float32))
+    expected = tuple(-(-n // b) for n, b in zip(shape, block, strict=True))
+    if scale.dtype not in kinds or scale.shape != expected:
+        raise ValueError(
+            f"scale is {scale.dtype}{list(scale.shape)}, but {weight.dtype} weights of shape"
+            f" {list(shape)} in blocks of {block} need {' or '.join(map(str, kinds))}"
+            f"{list(expected)}: check the block size that the checkpoint's config states."
+        )
 
 
 def dequantize(
@@ -54,23 +102,13 @@ def dequantize(
     Raises:
         ValueError: if weight or scale has another dtype, or the scales are not one a block.
     """
+    check_scale(weight, scale, fp8_block=fp8_block)
+    block = fp8_block
     if weight.dtype == E4M3:
-        block, kinds, values = fp8_block, (E8M0, np.dtype(np.float32)), weight.astype(np.float32)
-    elif weight.dtype == PACKED:
-        block, kinds = FP4_BLOCK, (E8M0,)
-        values = _FP4_PAIRS[weight.view(np.uint8)].reshape(*weight.shape[:-1], -1)
+        values = weight.astype(np.float32)
     else:
-        raise ValueError(
-            f"weight has dtype {weight.dtype}, but a quantised one has {E4M3} or {PACKED}: it needs"
-            " no scale."
-        )
-    expected = tuple(-(-n // b) for n, b in zip(values.shape, block, strict=True))
-    if scale.dtype not in kinds or scale.shape != expected:
-        raise ValueError(
-            f"scale is {scale.dtype}{list(scale.shape)}, but {weight.dtype} weights of shape"
-            f" {list(values.shape)} in blocks of {block} need {' or '.join(map(str, kinds))}"
-            f"{list(expected)}: check the block size that the checkpoint's config states."
-        )
+        block = FP4_BLOCK
+        values = _FP4_PAIRS[weight.view(np.uint8)].reshape(*weight.shape[:-1], -1)
     with np.errstate(over="ignore"):  # to infinity, as the product of the two numbers
         values *= _spread(scale.astype(np.float32), block, values.shape)
         return values.astype(dtype, copy=False)

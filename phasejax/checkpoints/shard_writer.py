@@ -4,19 +4,22 @@
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import TensorSpec, serialize_file
+from safetensors import SafetensorError, TensorSpec, serialize_file
 
 from phasejax.checkpoints.safetensors_file import DTYPES
 from phasejax.checkpoints.shards import INDEX, SINGLE
 from phasejax.files import write_atomic
+from phasejax.validation import check_count
 
 SHARD_BYTES = 5 * 10**9
+UNFINISHED = ".writing-"
 
 
 def write_shards(
@@ -24,6 +27,7 @@ def write_shards(
     tensors: Iterable[tuple[str, Any]],
     *,
     max_bytes: int = SHARD_BYTES,
+    needed: int = 0,
 ) -> None:
     """Writes named arrays; one shard is model.safetensors, several get an index.
 
@@ -34,18 +38,18 @@ def write_shards(
         directory: made if needed; must hold no safetensors yet.
         tensors: names and arrays (numpy or JAX), drawn one by one; each of a dtype of `DTYPES`.
         max_bytes: size of a shard, passed only by a tensor that is larger by itself.
+        needed: bytes that have to be free, if that is known.
 
     Raises:
-        ValueError: for safetensors that are there already, a name that comes twice, a dtype that
-            is not in `DTYPES`, or no tensor at all.
+        ValueError: for a directory that cannot be made or holds safetensors already, or what a
+            process left that was killed while it wrote; too little room, a name that comes twice, a
+            dtype that is not in `DTYPES`, or no tensor at all.
+        OSError: if a shard could not be written.
     """
     directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    if present := sorted(p.name for p in directory.glob("*.safetensors*")):
-        raise ValueError(
-            f"directory={str(directory)!r} holds {present[0]} already: write to an empty one."
-        )
-    with tempfile.TemporaryDirectory(dir=directory, prefix=".writing-") as temporary:
+    check_count("max_bytes", max_bytes, 1)
+    _prepare(directory, needed)
+    with tempfile.TemporaryDirectory(dir=directory, prefix=UNFINISHED) as temporary:
         shards = []
         for shard in _split(tensors, max_bytes):
             _write(Path(temporary) / str(len(shards)), shard)
@@ -64,6 +68,33 @@ def write_shards(
             "weight_map": {name: file for file, sizes in pairs for name in sizes},
         }
         write_atomic(directory / INDEX, json.dumps(index, indent=2) + "\n")
+
+
+def _prepare(directory: Path, needed: int) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"directory={str(directory)!r} is none that can be written to ({error.strerror}): move"
+            " what is there, or choose another."
+        ) from error
+    if present := sorted(p.name for p in directory.glob("*.safetensors*")):
+        raise ValueError(
+            f"directory={str(directory)!r} holds {present[0]} already: write to an empty one."
+        )
+    if left := sorted(p.name for p in directory.glob(f"{UNFINISHED}*")):
+        raise ValueError(
+            f"directory={str(directory)!r} holds {left[0]}, which a process makes while it writes:"
+            " wait for it, or delete that if it was killed."
+        )
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise ValueError(
+            f"directory={str(directory)!r} has room for {free / 1e9:.3g} GB, but {needed / 1e9:.3g}"
+            " GB are to be written: make room, or choose another."
+        )
 
 
 def _split(tensors: Iterable[tuple[str, Any]], max_bytes: int) -> Iterable[dict[str, np.ndarray]]:
@@ -97,4 +128,9 @@ def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
         for name, array in arrays.items()
     }
     # Readers of transformers ask for this entry.
-    serialize_file(specs, path, metadata={"format": "pt"})
+    try:
+        serialize_file(specs, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # a full disk, for one
+        raise OSError(
+            f"{path.parent.parent} could not be written to ({error}): make room, or choose another."
+        ) from error

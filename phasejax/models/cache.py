@@ -3,7 +3,7 @@
 """What a decoder remembers of its streams, in arrays whose shapes never change."""
 
 import dataclasses
-from typing import no_type_check
+from typing import Any, no_type_check
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,8 @@ class Cache:
     Attributes:
         layers: state of every layer.
         length: tokens that each stream has seen.
-        returnable: tokens that each stream can take back.
+        returnable: tokens that each stream can take back; below 0, for good, in one that took back
+            more than it could.
         capacity: tokens that a stream may reach.
         max_rollback: tokens that can be taken back at most.
     """
@@ -35,14 +36,15 @@ class Cache:
 
     def after(self, layers: list[StreamState], count: Int[Array, "B"]) -> "Cache":
         """The cache once every stream b has seen count[b] more tokens."""
-        returnable = jnp.minimum(self.returnable + count, self.max_rollback)
+        more = jnp.minimum(self.returnable + count, self.max_rollback)
+        returnable = jnp.where(self.returnable < 0, self.returnable, more)
         return dataclasses.replace(
             self, layers=layers, length=self.length + count, returnable=returnable
         )
 
-    def overflows(self, count: Int[Array, "B"]) -> Bool[Array, "B"]:
-        """Which streams would pass the capacity with so many more tokens."""
-        return self.length + count > self.capacity
+    def fails(self, count: Int[Array, "B"]) -> Bool[Array, "B"]:
+        """Which streams pass the capacity with so many more tokens, or took back too many."""
+        return (self.length + count > self.capacity) | (self.returnable < 0)
 
     def rollback(self, count: int | Int[Array, "B"]) -> "Cache":
         """The cache before the last tokens, such as drafts that were rejected.
@@ -51,24 +53,31 @@ class Cache:
             count: tokens to take back, of all streams or of each.
 
         Raises:
-            ValueError: if that is more than can be taken back, as far as it is known while tracing.
+            ValueError: if that is more than can be taken back. While tracing, where it cannot be
+                known, the logits of such a stream are NaN from then on.
         """
-        streams = self.length.shape
-        if np.shape(count) not in ((), streams):
+        given = count if isinstance(count, jax.Array) else np.asarray(count)
+        if not jnp.issubdtype(given.dtype, jnp.integer) or given.shape not in (
+            (),
+            self.length.shape,
+        ):
             raise ValueError(
-                f"count of shape {np.shape(count)}, but the cache has {streams[0]} streams: give"
-                " one number for all of them or one for each."
+                f"count={count!r}, but it must be a whole number, or one for each of the"
+                f" {self.length.shape[0]} streams: change count."
             )
-        if is_known(count):
+        if is_known(given):
+            # While tracing it is not known what is returnable, but it is no more than max_rollback.
             most = self.returnable if is_known(self.returnable) else self.max_rollback
-            counts, most = (np.broadcast_to(np.asarray(x), streams) for x in (count, most))
+            counts, most = (
+                np.broadcast_to(np.asarray(x), self.length.shape) for x in (given, most)
+            )
             if ((counts > most) | (counts < 0)).any():
                 raise ValueError(
                     f"count={counts.tolist()}, but the streams can take back {most.tolist()}"
                     f" tokens: keep a snapshot, or raise max_rollback={self.max_rollback} of"
                     " init_cache."
                 )
-        return _rewound(self, jnp.broadcast_to(jnp.asarray(count, jnp.int32), streams))
+        return _rewound(self, jnp.broadcast_to(jnp.asarray(given, jnp.int32), self.length.shape))
 
     def snapshot(self) -> "Cache":
         """A copy that stays whole when this cache's buffers are donated to a step."""
@@ -81,10 +90,10 @@ def _rewound(cache: Cache, count: Int[Array, "B"]) -> Cache:
         cache,
         layers=[layer.rewind(count) for layer in cache.layers],
         length=cache.length - count,
-        returnable=cache.returnable - count,
+        returnable=jnp.where(count < 0, -1, cache.returnable - count),
     )
 
 
-def is_known(value: Array | int) -> bool:
-    """Whether a value can be looked at: not while tracing."""
-    return not isinstance(value, jax.core.Tracer)
+def is_known(*arrays: Any) -> bool:
+    """Whether values can be looked at: not while tracing."""
+    return not any(isinstance(array, jax.core.Tracer) for array in arrays)

@@ -3,16 +3,15 @@
 """What every decoder does with prompts and with the next tokens of streams."""
 
 import abc
-from typing import Any, Literal, get_args
+from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
-from phasejax.models.cache import Cache, is_known
+from phasejax.models.cache import Cache
+from phasejax.models.inputs import Padding, check_cache, check_tokens
 from phasejax.typing import Array, Int, Logits, Tokens
-
-Padding = Literal["left", "right"]
+from phasejax.validation import check_count
 
 
 class Decoder(nnx.Module, abc.ABC):
@@ -20,7 +19,12 @@ class Decoder(nnx.Module, abc.ABC):
 
     Streams equal whole prompts: however their tokens are cut into calls, the logits are those of
     one call over all of them, up to the rounding of sums that are added in another order.
+
+    Attributes:
+        config: what it is made of; `vocab_size` is V.
     """
+
+    config: Any
 
     @abc.abstractmethod
     def forward(
@@ -67,19 +71,25 @@ class Decoder(nnx.Module, abc.ABC):
             padding: the side on which rows are filled up.
 
         Returns:
-            The logits, and with a cache the one after these tokens. While tracing, where a full
-            cache cannot be refused, the logits of a stream that passed its capacity are NaN.
+            The logits, and with a cache the one after these tokens. While tracing, where values
+            cannot be refused, logits are NaN in rows that hold a token outside the vocabulary, and
+            in streams that passed their capacity or took back more than they could.
 
         Raises:
-            ValueError: if there are no tokens, lengths or the cache do not fit them, `padding` is
-                no side, or a stream would pass the cache's capacity.
+            ValueError: see `check_input`.
         """
-        check_input(tokens, cache, lengths, padding)
+        self.check_input(tokens, cache, lengths, padding)
         batch, width = tokens.shape
-        count = jnp.full(batch, width, jnp.int32) if lengths is None else lengths
-        shift = None if lengths is None or padding == "right" else width - lengths
+        tokens = jnp.asarray(tokens, jnp.int32)
+        # A negative index would count from the vocabulary's end; one past it is read as NaN.
+        tokens = jnp.where(tokens < 0, self.config.vocab_size, tokens)
+        count = jnp.full(batch, width) if lengths is None else jnp.asarray(lengths)
+        count = count.astype(jnp.int32)
+        shift = None if lengths is None or padding == "right" else width - count
         if shift is not None:
             tokens = _roll_rows(tokens, shift)
+        if lengths is not None:  # what stands in padding is read by nothing
+            tokens = jnp.where(jnp.arange(width) < count[:, None], tokens, 0)
         position = jnp.arange(width, dtype=jnp.int32)[None]
         if cache is not None:
             position = position + cache.length[:, None]
@@ -89,7 +99,7 @@ class Decoder(nnx.Module, abc.ABC):
             logits = _roll_rows(logits, -shift)
         if cache is None:
             return logits
-        logits = jnp.where(cache.overflows(count)[:, None, None], jnp.nan, logits)
+        logits = jnp.where(cache.fails(count)[:, None, None], jnp.nan, logits)
         return logits, cache.after(states, count)
 
     def init_cache(self, batch: int, max_length: int, *, max_rollback: int = 16) -> Cache:
@@ -108,65 +118,26 @@ class Decoder(nnx.Module, abc.ABC):
             ("max_length", max_length, 1),
             ("max_rollback", max_rollback, 0),
         ):
-            if value < low:
-                raise ValueError(f"{name}={value}, but it must be at least {low}: raise {name}.")
+            check_count(name, value, low)
         layers = self.init_states(batch, max_length, max_rollback)
         # Two arrays, because a step that donates the cache may not be given one buffer twice.
         length, returnable = (jnp.zeros(batch, jnp.int32) for _ in range(2))
         return Cache(layers, length, returnable, max_length, max_rollback)
 
+    def check_input(
+        self, tokens: Any, cache: Any = None, lengths: Any = None, padding: Padding = "right"
+    ) -> None:
+        """Refuses what a call would refuse, and computes nothing; see there for the arguments.
 
-def check_input(
-    tokens: Tokens, cache: Cache | None, lengths: Int[Array, "..."] | None, padding: Padding
-) -> None:
-    """Refuses what a call of a decoder would refuse, and computes nothing.
+        What is traced has no values, so that only its shape and dtype are looked at.
 
-    Raises:
-        ValueError: see Decoder.
-    """
-    if padding not in get_args(Padding):
-        raise ValueError(
-            f"padding={padding!r}, but rows are filled up on the 'left' or on the 'right': choose"
-            " one of them."
-        )
-    if tokens.ndim != 2:
-        raise ValueError(f"tokens of shape {tokens.shape}, but they are [B, T]: reshape them.")
-    batch, width = tokens.shape
-    if tokens.size == 0:
-        raise ValueError(f"tokens of shape {tokens.shape} hold no token: give at least one.")
-    for name, whole in (("tokens", tokens), ("lengths", lengths)):
-        if whole is not None and not jnp.issubdtype(whole.dtype, jnp.integer):
-            raise ValueError(f"{name} are {whole.dtype}, but they are whole numbers: cast them.")
-    if lengths is not None and lengths.shape != (batch,):
-        raise ValueError(
-            f"lengths of shape {lengths.shape} for tokens of shape {tokens.shape}: give one length"
-            " for each row."
-        )
-    if lengths is not None and is_known(lengths):
-        known = np.asarray(lengths)
-        if ((known < 0) | (known > width)).any():
-            raise ValueError(
-                f"lengths={known.tolist()}, but rows hold {width} tokens: choose lengths in"
-                f" 0..{width}."
-            )
-        if cache is None and (known == 0).any():
-            raise ValueError(f"lengths={known.tolist()}: a prompt has at least one token.")
-    if cache is None:
-        return
-    if cache.length.shape != (batch,):
-        raise ValueError(
-            f"tokens has {batch} rows, but the cache has {cache.length.shape[0]} streams: make both"
-            " the same."
-        )
-    if lengths is None or is_known(lengths):
-        # While tracing it is not known what the streams have seen, but it is not less than nothing.
-        seen = np.asarray(cache.length) if is_known(cache.length) else np.zeros(batch, int)
-        more = np.full(batch, width) if lengths is None else np.asarray(lengths)
-        if (seen + more > cache.capacity).any():
-            raise ValueError(
-                f"Streams of {seen.tolist()} tokens take {more.tolist()} more, past the cache's"
-                f" max_length={cache.capacity}: make a larger cache."
-            )
+        Raises:
+            ValueError: if there are no tokens, some lie outside the vocabulary, lengths do not fit
+                them, the cache is of another model or batch, or a stream would pass its capacity.
+        """
+        check_tokens(tokens, lengths, padding, self.config.vocab_size, prompts=cache is None)
+        if cache is not None:
+            check_cache(cache, self.init_states, tokens, lengths)
 
 
 def _roll_rows(x: Array, shift: Int[Array, "B"]) -> Array:

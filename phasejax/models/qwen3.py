@@ -8,7 +8,8 @@ from flax import nnx
 from phasejax.models.attention import Attention, AttentionState
 from phasejax.models.cache import Cache
 from phasejax.models.config import ModelConfig
-from phasejax.models.decoder import Decoder, Padding, check_input
+from phasejax.models.decoder import Decoder
+from phasejax.models.inputs import Padding
 from phasejax.models.layers import Linear, SwiGLU, rms_norm
 from phasejax.typing import Array, Float, Hidden, Int, Logits, Tokens
 
@@ -101,7 +102,7 @@ class Qwen3(Decoder):
                 f"output_positions of shape {output_positions.shape} come with a cache or lengths,"
                 " but they count from the start of whole prompts: leave one of them out."
             )
-        check_input(tokens, None, None, padding)
+        self.check_input(tokens, padding=padding)
         return self._logits(self._hidden(tokens, output_positions))
 
     def _hidden(

@@ -127,13 +127,28 @@ def test_block_sizes():
     [
         (FLASH | {"model_type": "deepseek_v41"}, "V4.1.*engram.*hyper-connections.*vision"),
         ({"model_type": "deepseek_v41", "text_config": {}}, "checkpoint of DeepSeek-V4.1"),
+        (FLASH | {"model_type": "deepseek_v4.1"}, "checkpoint of DeepSeek-V4.1"),
+        (FLASH | {"architectures": ["DeepseekV41ForCausalLM"]}, "checkpoint of DeepSeek-V4.1"),
+        (FLASH | {"kv_source_layer_ids": [2, 8]}, "checkpoint of DeepSeek-V4.1"),
+        (FLASH | {"compress_ratios": [0, 0, *[2] * 18, *[1] * 24]}, "checkpoint of DeepSeek-V4.1"),
         (FLASH | {"model_type": "llama"}, "model_type='llama' in config.json, but"),
         (FLASH | {"scoring_func": "sigmoid"}, "scoring_func='sigmoid' in config.json, but"),
         (FLASH | {"tie_word_embeddings": True}, "tie_word_embeddings=True in config.json"),
         ({k: v for k, v in FLASH.items() if k != "o_groups"}, "config.json has no 'o_groups'"),
         (FLASH | {"compress_ratios": [0, 4]}, "compress_ratios has 2 entries for num_layers=43"),
         (FLASH | {"compress_ratios": [8] * 43}, r"compress_ratios holds \[8\]"),
-        (FLASH | {"qk_rope_head_dim": 600}, "rotary_dim=600"),
+        (FLASH | {"compress_ratios": 4}, "compress_ratios=4 in config.json, but .* a list"),
+        (FLASH | {"compress_ratios": None}, "compress_ratios=None in config.json"),
+        (FLASH | {"num_hidden_layers": "43"}, "num_hidden_layers='43' in config.json, but it must"),
+        (FLASH | {"num_hidden_layers": True}, "num_hidden_layers=True in config.json"),
+        (FLASH | {"hidden_size": 0}, "width=0.* In config.json, width is hidden_size"),
+        (FLASH | {"qk_rope_head_dim": 600}, "rotary_dim=600.*rotary_dim is qk_rope_head_dim"),
+        (FLASH | {"rope_theta": 1}, "rope_theta=1, but it must be above 1"),
+        (FLASH | {"rope_scaling": [16]}, r"rope_scaling=\[16\] in config.json, but .* an object"),
+        (
+            FLASH | {"rope_scaling": FLASH["rope_scaling"] | {"beta_slow": 64}},
+            "beta_fast=32 is below beta_slow=64",
+        ),
         (FLASH | {"rope_scaling": {"type": "linear", "factor": 2}}, "known is type yarn"),
         (FLASH | {"rope_scaling": {"type": "yarn", "factor": 2}}, "no 'original_max_position_emb"),
         (
@@ -154,12 +169,42 @@ def test_block_sizes():
             nested(attention_factor=1.0) | {"compress_rates": {"compressed_sparse_attention": 8}},
             "compress_rates=.*but DeepSeek-V4's are",
         ),
+        (nested(factor=0), "factor=0, but YaRN needs a positive factor"),
+        (nested(factor="16"), "factor='16' in config.json, but it must be a number"),
+        (nested() | {"rope_parameters": [1]}, r"rope_parameters=\[1\] in config.json"),
+        (nested() | {"head_dim": 17}, "partial_rotary_factor=0.5 of head_dim=17 is no whole"),
+        (nested() | {"layer_types": None}, "layer_types=None in config.json"),
+        (nested() | {"layer_types": [[], 3]}, r"layer_types holds \[\[\], 3\]"),
+        (nested() | {"compress_ratios": [128, 128]}, "compress_ratios=.*they contradict each"),
         (nested(partial_rotary_factor=0.25), "rotates 0.5 of a head in main and 0.25 in compress"),
     ],
 )
 def test_contradictions_and_other_models_are_named(text, message):
     with pytest.raises(ValueError, match=message):
         read_config(text)
+
+
+@pytest.mark.parametrize("block", [None, [128], [0, 128], [128.0, 128], "128", [True, 128]])
+def test_a_block_that_is_none_is_named(block):
+    with pytest.raises(ValueError, match="weight_block_size=.* two whole numbers from 1 on"):
+        fp8_block({"quantization_config": {"weight_block_size": block}})
+    with pytest.raises(ValueError, match="quantization_config='fp8' in config.json"):
+        fp8_block({"quantization_config": "fp8"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(head_dim=69), "head_dim - rotary_dim = 65 channels in groups of 64"),
+        (dict(head_dim=68, index_dim=48), "index_dim=48 in groups of 32"),
+        (dict(head_dim=68, index_dim=96), "index_dim=96 with quantized=True.* power of two"),
+    ],
+)
+def test_rounding_needs_whole_groups(changes, message):
+    tiny = dataclasses.replace(preset("deepseek_v4_tiny"), index_dim=32)
+    dataclasses.replace(tiny, quantized=True, head_dim=68)
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(tiny, quantized=True, **changes)
 
 
 def test_what_has_no_config_json_is_refused():

@@ -8,6 +8,8 @@ released spelling from those by hand, not from the library's own table.
 
 import importlib.util
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,12 +19,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 from flax import nnx
+from safetensors import SafetensorError
 
 from phasejax.checkpoints import convert_hf, from_hf, to_hf
+from phasejax.checkpoints.deepseek_v4_config import write_config
+from phasejax.checkpoints.deepseek_v4_tensors import structure
 from phasejax.checkpoints.dequantized import Dequantized
-from phasejax.checkpoints.quantization import dequantize, quantize_fp4, quantize_fp8
+from phasejax.checkpoints.quantization import E4M3, dequantize, quantize_fp4, quantize_fp8
 from phasejax.checkpoints.shard_writer import write_shards
 from phasejax.checkpoints.shards import Shards
+from phasejax.models.deepseek_v4.presets import preset
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ROOT = Path(__file__).parents[2]
@@ -330,12 +336,41 @@ def without(name):
             lambda t: t.update({"layers.0.ffn.gate.tid2eid": np.ones((48, 2), np.float32)}),
             "'layers.0.ffn.gate.tid2eid' is float32, but the model keeps int32",
         ),
+        (
+            lambda t: t.update({"layers.3.attn.wo_b.weight": np.ones((32, 16), np.int64)}),
+            "'layers.3.attn.wo_b.weight' is int64, but the model keeps float32",
+        ),
+        (
+            lambda t: t["layers.0.ffn.gate.tid2eid"].__setitem__((3, 1), 4),
+            "'layers.0.ffn.gate.tid2eid' names expert 4, but config.json says n_routed_experts=4",
+        ),
+        (
+            lambda t: t["layers.0.ffn.gate.tid2eid"].__setitem__((3, 1), -1),
+            "'layers.0.ffn.gate.tid2eid' names expert -1",
+        ),
+        (
+            lambda t: t.update(
+                {"norm.weight": np.ones(32, E4M3), "norm.scale": np.ones(1, FLOAT32)}
+            ),
+            "'norm.weight': weight is float8_e4m3fn of shape .* only matrices are quantised",
+        ),
+        (
+            lambda t: t.update(
+                {
+                    "layers.3.attn.wo_b.weight": np.ones((32, 16), E4M3),
+                    "layers.3.attn.wo_b.scale": np.ones((2, 1), FLOAT32),
+                }
+            ),
+            r"'layers.3.attn.wo_b.weight': scale is float32\[2, 1\].*\[1, 1\]",
+        ),
     ],
 )
-def test_tensors_that_do_not_fit_are_named(tmp_path, change, message):
+def test_tensors_that_do_not_fit_are_named(tmp_path, change, message, monkeypatch):
     tensors = unquantized()
     change(tensors)
     write(tmp_path, tensors)
+    monkeypatch.setattr(jax, "device_put", None)  # nothing is loaded before all is checked
+    monkeypatch.setattr("phasejax.checkpoints.hugging_face._write", None)  # nor written
     with pytest.raises(ValueError, match=message):
         from_hf(tmp_path)
     with pytest.raises(ValueError, match=message):
@@ -358,3 +393,88 @@ def test_a_directory_or_dtype_that_is_none(tmp_path):
         from_hf(tmp_path)
     with pytest.raises(ValueError, match="dtype='int8' is none of float32, bfloat16"):
         from_hf(tmp_path, "int8")
+
+
+def small_model():
+    """An export's worth of nothing: no array of it is computed."""
+    graph, leaves = structure(preset("deepseek_v4_tiny"))
+    state = [(path, leaf.replace(np.zeros(leaf.shape, leaf.dtype))) for path, leaf in leaves]
+    return nnx.merge(graph, nnx.from_flat_state(state))
+
+
+def test_what_cannot_be_exported_is_named_before_anything_is_written(tmp_path, monkeypatch):
+    model = small_model()
+    write(tmp_path / "a", unquantized())
+    monkeypatch.setattr("phasejax.checkpoints.shard_writer._split", None)  # draws no tensor
+
+    def refused(message, target="new", **arguments):
+        for run in (
+            lambda: to_hf(model, tmp_path / target, **arguments),
+            lambda: convert_hf(tmp_path / "a", tmp_path / target, **arguments),
+        ):
+            with pytest.raises(ValueError, match=message):
+                run()
+        assert not list((tmp_path / target).glob("*.safetensors*"))
+
+    refused("max_bytes=0, but it must be at least 1", max_bytes=0)
+    (tmp_path / "file").write_text("")
+    refused("directory='.*file/new' is none that can be written to", "file/new")
+    refused("directory='.*file' is none that can be written to", "file")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/config.json").write_text("{}")
+    refused("holds config.json already: write to an empty one", "b")
+    (tmp_path / "c/.writing-killed").mkdir(parents=True)
+    refused("holds .writing-killed, which a process makes while it writes", "c")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    refused("has room for 1e-06 GB, but 0.000[23].* GB are to be written: make room")
+
+
+def test_a_layout_or_model_that_is_none_is_named(tmp_path):
+    for name in (to_hf, convert_hf):
+        call = getattr(name, "__wrapped__", name)
+        with pytest.raises(ValueError, match="layout='hf' is none of released, transformers"):
+            call(small_model() if name is to_hf else tmp_path, tmp_path / "new", layout="hf")
+    to = getattr(to_hf, "__wrapped__", to_hf)
+    with pytest.raises(ValueError, match="model is a Linear, but a DeepseekV4 alone"):
+        to(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_write_that_fails_says_so_and_leaves_no_checkpoint(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr("phasejax.checkpoints.shard_writer.serialize_file", fail)
+    with pytest.raises(OSError, match="new could not be written to .*No space left.*make room"):
+        to_hf(small_model(), tmp_path / "new")
+    assert not list((tmp_path / "new").iterdir())
+
+
+@pytest.mark.parametrize("done", range(4))
+def test_a_directory_whose_writer_was_killed_does_not_load(tmp_path, monkeypatch, done):
+    """Killed once so many files were at their place, of three: two shards and their index."""
+
+    class Killed(BaseException):
+        pass
+
+    left, replace = [done], os.replace
+
+    def kill(*paths):
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", kill)
+    model = small_model()
+    total = sum(x.nbytes for x in parameters(model).values())
+    with pytest.raises(Killed):
+        to_hf(model, tmp_path, max_bytes=total * 2 // 3)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="config.json cannot be read"):
+        from_hf(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(write_config(model.config)))
+    if done < 3:  # not even with the file that comes last
+        with pytest.raises(ValueError, match="lacks tensor|holds none of|holds [02] safetensors"):
+            from_hf(tmp_path)

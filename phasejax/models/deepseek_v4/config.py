@@ -36,6 +36,8 @@ SCHEMES = {
     1: Scheme(overlap=False, gated=False, biased=False, index="latent"),
 }
 
+FP8_GROUP, FP4_GROUP = 64, 32  # channels that DeepSeek's code rounds by one scale
+
 SIZES = (
     "vocab_size",
     "num_layers",
@@ -61,8 +63,6 @@ POSITIVE = (
     "route_scale",
     "swiglu_limit",
     "hyper_eps",
-    "rope_theta",
-    "compress_rope_theta",
     "norm_eps",
     "init_std",
 )
@@ -196,6 +196,8 @@ class DeepseekV4Config:
             check_at_least(self, name, 1)
         for name in POSITIVE:
             check_above(self, name, 0)
+        for name in ("rope_theta", "compress_rope_theta"):
+            check_above(self, name, 1)  # at 1 all pairs of channels would turn alike
         check_at_least(self, "num_hash_layers", 0)
         self._check_shapes()
         self._check_ratios()
@@ -210,6 +212,18 @@ class DeepseekV4Config:
                 f"rotary_dim={self.rotary_dim}, but pairs of channels are rotated in heads of"
                 f" head_dim={self.head_dim} and index_dim={self.index_dim}: choose an even number"
                 f" in 2..{smallest}."
+            )
+        plain = self.head_dim - self.rotary_dim
+        if self.quantized and (plain % FP8_GROUP or self.index_dim % FP4_GROUP):
+            raise ValueError(
+                f"quantized=True rounds head_dim - rotary_dim = {plain} channels in groups of"
+                f" {FP8_GROUP} and index_dim={self.index_dim} in groups of {FP4_GROUP}: choose"
+                " multiples of these, or quantized=False."
+            )
+        if self.quantized and self.index_dim & (self.index_dim - 1):
+            raise ValueError(
+                f"index_dim={self.index_dim} with quantized=True, but a Hadamard transform needs a"
+                " power of two: choose one, or quantized=False."
             )
         if self.num_heads % self.output_groups:
             raise ValueError(

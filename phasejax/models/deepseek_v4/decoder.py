@@ -77,7 +77,9 @@ class DeepseekV4(Decoder):
         count: Int[Array, "B"],
     ) -> tuple[Logits, list[LayerState | None]]:
         """See Decoder; the logits are float32."""
-        embedded = self.embed[...][tokens].astype(self.config.compute_dtype)
+        # By default, a token past the vocabulary would be read as the last one.
+        embedded = self.embed[...].at[tokens].get(mode="fill", fill_value=jnp.nan)
+        embedded = embedded.astype(self.config.compute_dtype)
         streams, shared = jnp.repeat(embedded[:, :, None], self.config.streams, axis=2), Shared()
         after = []
         for layer, block in enumerate(self.blocks):

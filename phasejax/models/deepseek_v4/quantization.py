@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from phasejax.models.deepseek_v4.config import FP4_GROUP, FP8_GROUP
 from phasejax.models.deepseek_v4.layers import product
 from phasejax.typing import Array, Float
 
-FP8_GROUP, FP8_MAX, FP8_SMALLEST = 64, 448.0, 1e-4
-FP4_GROUP, FP4_MAX, FP4_SMALLEST = 32, 6.0, 6.0 * 2.0**-126
+FP8_MAX, FP8_SMALLEST = 448.0, 1e-4
+FP4_MAX, FP4_SMALLEST = 6.0, 6.0 * 2.0**-126
 
 
 def _power_of_two_at_least(x: Float[Array, "*B"]) -> Float[Array, "*B"]:

@@ -38,6 +38,10 @@ class Yarn:
         for name in ("factor", "original_length", "beta_fast", "beta_slow", "attention_factor"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}={getattr(self, name)}, but YaRN needs a positive {name}.")
+        if self.beta_fast < self.beta_slow:
+            raise ValueError(
+                f"beta_fast={self.beta_fast} is below beta_slow={self.beta_slow}: exchange them."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
