@@ -8,6 +8,8 @@ Writes results/prefix.*, results/in_sequence.* and gates.zarr into the workdir, 
 accuracy by phase.
 """
 
+from pathlib import Path
+
 from absl import flags
 
 from scripts import running
@@ -18,8 +20,11 @@ _QUIET = flags.DEFINE_bool("quiet", False, "Show nothing but errors.")
 
 def evaluate_run(workdir: str, *, quiet: bool) -> None:
     """Evaluates with a progress bar and shows the profile."""
-    from phasejax.evals.evaluate import evaluate
+    from phasejax.evals.evaluate import RESULTS, evaluate
 
+    for path in (Path(workdir), Path(workdir, RESULTS)):
+        if path.exists():  # of a run; it is not for an evaluation to make one
+            running.check_folder("--workdir:", path)
     with running.evaluation_progress(quiet=quiet) as report:
         evaluate(workdir, report=report)
     if not quiet:

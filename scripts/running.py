@@ -271,7 +271,7 @@ def training_progress(
         return
     train = config.train
     with bars(TextColumn("{task.fields[note]}")) as progress:
-        task = progress.add_task(config.name, total=train.max_steps, note="compiling")
+        task = progress.add_task(config.name, total=train.max_steps, note="starting")
 
         def report(row: dict[str, Any]) -> None:
             note = (

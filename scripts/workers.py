@@ -14,6 +14,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,8 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(core, cache, list(jobs), theirs))
         # Ctrl-C reaches every process of a terminal, and this one says stop: what it starts is deaf
-        # to it from the first, not from where _work begins.
+        # to it from the first, not from where _work begins. The tracker unblocks it as it starts.
+        resource_tracker.ensure_running()
         heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process.start()

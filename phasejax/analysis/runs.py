@@ -16,7 +16,7 @@ import numpy as np
 
 from phasejax.analysis.variants import Variant, recipe_names, recipe_of, variant_of
 from phasejax.compress.geometry import WindowGeometry
-from phasejax.evals.results import Result, correct_matrix, read_result
+from phasejax.evals.results import REMEDY, Result, correct_matrix, read_result
 from phasejax.training.metrics import read_metrics
 
 PRIMARY = "prefix"
@@ -142,6 +142,7 @@ def read_run(workdir: str | Path) -> Run:
         results[name] = read_result(folder, name)
         try:
             correct_matrix(results[name].rows)
+            _check_same(results[name].meta.get("config"), config)
         except ValueError as error:
             raise ValueError(f"{error} ({name}: {command})") from error
     return Run(
@@ -153,6 +154,17 @@ def read_run(workdir: str | Path) -> Run:
         metrics=read_metrics(workdir),
         workdir=workdir,
     )
+
+
+def _check_same(found: Any, config: dict[str, Any]) -> None:
+    """Checks that a result is of the run's config, where both say something."""
+    differing = [
+        f"{name}: {found[name]!r} there, {value!r} in config.json"
+        for name, value in config.items()
+        if isinstance(found, dict) and name in found and found[name] != value
+    ]
+    if differing:
+        raise ValueError(f"the result is of another config ({'; '.join(differing)}): {REMEDY}.")
 
 
 def _read_config(path: Path) -> dict[str, Any]:

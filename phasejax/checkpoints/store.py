@@ -114,8 +114,8 @@ class CheckpointStore:
                 )
         if steps:
             raise ValueError(
-                f"No checkpoint in {self.directory} can be read (steps tried: {steps}). Delete the"
-                " folder to train from scratch, or restore it."
+                f"No checkpoint in {self.directory} can be read (steps tried: {steps}): restore"
+                " one, or train from scratch in another workdir."
             )
         return None
 

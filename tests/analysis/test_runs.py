@@ -117,6 +117,17 @@ def test_rows_that_are_not_crossed_are_an_error(broken):
         load_runs(broken.parent)
 
 
+def test_a_result_of_another_config_is_an_error(broken):
+    result = read_result(broken / "results", "in_sequence")
+    meta = result.meta | {"config": result.meta["config"] | {"window": 4}}
+    write_result(broken / "results", "in_sequence", result.rows, meta)
+    with pytest.raises(
+        ValueError,
+        match=r"of another config \(window: 4 there, 8 in config.json\).*\(in_sequence: python -m",
+    ):
+        load_runs(broken.parent)
+
+
 def test_a_last_line_that_was_cut_off_is_left_out(broken, caplog):
     with (broken / "metrics.jsonl").open("a") as file:
         file.write('{"step": 15')

@@ -21,6 +21,8 @@ FILES = {
         "def get_config():\n    return laptop('x', windw=3)\n"
     ),
     "file": "",
+    "evaluated/config.json": "{",
+    "evaluated/results": "",
     "runs/full-seed0": "",
 }
 W8S8 = "--config=configs/laptop/w8s8.py"
@@ -36,7 +38,7 @@ CASES = [
     ("bench_kernels cpu", "'cpu' stands without the name of a flag"),
     ("measure_statistics 2", "'2' stands without the name of a flag"),
     # Missing, empty, repeated and unknown ones.
-    ("train", "--config is missing: write --config=VALUE"),
+    ("train", " is missing: write --"),
     ("train --config", "--config has an empty value: name a file"),
     ("train --config= --workdir=@/new", "--config has an empty value: name a file"),
     (f"train {W8S8}", "--workdir is missing: write --workdir=VALUE"),
@@ -85,6 +87,8 @@ CASES = [
     ("reproduce --report=@/file --workdir=@/new", "--report @/file is not a folder"),
     ("reproduce --report=@/report --workdir=@/file", "--workdir @/file is not a folder"),
     ("reproduce --report=@/report --workdir=@/runs", "@/runs/full-seed0 is not a folder"),
+    ("evaluate --workdir=@/file", "--workdir: @/file is not a folder that can be written to"),
+    ("evaluate --workdir=@/evaluated", "@/evaluated/results is not a folder that can be written"),
     ("report --stored=@/new", "--stored=@/new holds no finished run"),
     ("bench_train --json=@/file/x.json", "--json in @/file is not a folder"),
     ("bench_decode --json=@/runs", "--json=@/runs is a folder: name a file"),

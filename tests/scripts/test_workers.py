@@ -5,6 +5,8 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -82,11 +84,27 @@ def test_a_process_that_dies_fails_its_run_alone(tmp_path, workers):
     assert "ended with exit code 7" in said[2]
 
 
-def test_a_worker_does_not_hear_ctrl_c_from_its_first_moment(tmp_path):
-    heard = []
-    run_all([made(Asking)], workers=1, cache=str(tmp_path), on_event=heard.append)
-    assert "SIGINT" in heard[0].detail[0]
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "this one does"
+FIRST_WORKER = """
+import signal
+from scripts.workers import run_all
+from tests.scripts.test_workers import Asking, made
+run_all([made(Asking)], workers=1, cache={cache!r}, on_event=lambda event: print(event.detail[0]))
+print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+
+
+def test_a_worker_does_not_hear_ctrl_c_from_its_first_moment(tmp_path, script_env):
+    done = subprocess.run(  # in a process that has started no other yet
+        [sys.executable, "-c", FIRST_WORKER.format(cache=str(tmp_path))],
+        cwd=Path(__file__).parents[2],
+        env=script_env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    worker, itself = done.stdout.splitlines()
+    assert "SIGINT" in worker, done.stderr
+    assert itself == "set()"
 
 
 def test_a_second_ctrl_c_ends_every_worker_at_once(tmp_path, monkeypatch):
@@ -95,7 +113,8 @@ def test_a_second_ctrl_c_ends_every_worker_at_once(tmp_path, monkeypatch):
     def ctrl_c() -> None:
         while not all(path.exists() for path in begun):
             time.sleep(0.1)
-        os.kill(os.getpid(), signal.SIGINT)
+        # To the thread that waits, as the kernel does: another would not wake it.
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     def again(text: str) -> None:
         said.append(text)
