@@ -125,8 +125,9 @@ def speed(model: Any, peer: Any, repeats: int) -> list[dict[str, Any]]:
                 "decode": rate["decode"] / theirs["decode"],
                 "step": rate["step"] / theirs["decode"],
             }
-            same = peer.decode(peer.prefill(tokens), NEW) == generate(1 + NEW)[:, :NEW]
-            row["same_tokens"] = float(same.mean())
+            with peer.stable_ties():
+                theirs = peer.decode(peer.prefill(tokens), NEW)
+            row["same_tokens"] = float((theirs == generate(1 + NEW)[:, :NEW]).mean())
         rows.append(row)
     return rows
 

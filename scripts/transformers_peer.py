@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSeek-V4 as the package transformers runs it, eagerly on one core, to compare with."""
 
+import contextlib
 import importlib
 import os
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -60,7 +62,13 @@ class Peer:
         self.model.save_pretrained(directory)
 
     def logits(self, tokens: np.ndarray) -> np.ndarray:
-        """Logits of whole prompts; equal scores of its indexer go to the lower index, as here."""
+        """Logits of whole prompts, with `stable_ties`."""
+        with self.stable_ties():
+            return self.model(self._tensor(tokens), use_cache=False).logits.numpy()
+
+    @contextlib.contextmanager
+    def stable_ties(self) -> Iterator[None]:
+        """Equal scores of the package's indexer go to the lower index, as here, and more slowly."""
 
         def stable_topk(x: Any, k: int, dim: int = -1, **_: object) -> Any:
             found = self.torch.sort(x, dim=dim, descending=True, stable=True)
@@ -70,7 +78,7 @@ class Peer:
             mock.patch("torch.topk", stable_topk),
             mock.patch("torch.Tensor.topk", stable_topk),
         ):
-            return self.model(self._tensor(tokens), use_cache=False).logits.numpy()
+            yield
 
     def prefill(self, tokens: np.ndarray) -> Any:
         """What the package returns for whole prompts, with its cache."""

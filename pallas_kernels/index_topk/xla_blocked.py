@@ -6,6 +6,7 @@ Work is that of the visible tiles; memory is the operands, the picks and one til
 B x L x N x Le.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -48,7 +49,10 @@ def tile_bounds(
 
 
 def _select(query, weight, key, position, end, segment, entry_segment, picks, blocks) -> Picks:
-    key, end = tiles.padded(key, blocks.entry), tiles.padded(end, blocks.entry, NEVER)
+    entries = key.shape[1]
+    blocks = dataclasses.replace(blocks, entry=min(blocks.entry, entries))
+    # Keys are not padded: a token that is decoded would copy all of them.
+    end = tiles.padded(end, blocks.entry, NEVER)
     entry_segment = tiles.padded(entry_segment, blocks.entry)
     split = functools.partial(tiles.split, block=blocks.query)
     queries = split(query), split(weight), split(position, fill=-1), split(segment)
@@ -71,17 +75,21 @@ def _select(query, weight, key, position, end, segment, entry_segment, picks, bl
         q, w, at, seg, first, stop = args
 
         def step(j: Int[Array, ""], best: Picks) -> Picks:
+            # The last tile ends with the entries: those of the tile before are masked.
+            start = jnp.minimum(j * blocks.entry, entries - blocks.entry)
+            at_entry = start + jnp.arange(blocks.entry, dtype=jnp.int32)
             k, e, s = (
-                jax.lax.dynamic_slice_in_dim(x, j * blocks.entry, blocks.entry, axis=1)
+                jax.lax.dynamic_slice_in_dim(x, start, blocks.entry, axis=1)
                 for x in (key, end, entry_segment)
             )
             score = index_scores(q, w, k[:, None])
             score = jnp.where(score == 0, 0, score)  # top_k puts -0 below 0, which are a tie
-            score = jnp.where(entry_mask(at, seg, e, s), score, -jnp.inf)
-            index = jnp.broadcast_to(j * blocks.entry + jnp.arange(blocks.entry), score.shape)
+            seen = entry_mask(at, seg, e, s) & (at_entry >= j * blocks.entry)
+            score = jnp.where(seen, score, -jnp.inf)
+            index = jnp.broadcast_to(at_entry, score.shape)
             # top_k prefers what comes first, so equal scores stay in the order of the index.
             score = jnp.concatenate([best.score, score], axis=-1)
-            index = jnp.concatenate([best.index, index.astype(jnp.int32)], axis=-1)
+            index = jnp.concatenate([best.index, index], axis=-1)
             score, place = jax.lax.top_k(score, picks)
             return Picks(jnp.take_along_axis(index, place, axis=-1), score)
 
