@@ -108,3 +108,11 @@ def test_operands_are_real():
     dispatch.check_real(query=jnp.zeros(2, jnp.bfloat16))
     with pytest.raises(ValueError, match=r"key.dtype=int32.*astype"):
         dispatch.check_real(query=jnp.zeros(2), key=jnp.zeros(2, jnp.int32))
+    with pytest.raises(ValueError, match=r"key.dtype=float8.*astype"):
+        dispatch.check_real(sink=None, key=jnp.zeros(2, jnp.float8_e4m3fn))
+
+
+def test_indices_are_whole():
+    dispatch.check_whole(end=jnp.zeros(2, jnp.uint8), position=None)
+    with pytest.raises(ValueError, match=r"end.dtype=bool.*astype"):
+        dispatch.check_whole(end=jnp.zeros(2, bool))

@@ -314,6 +314,20 @@ class TestOnTpu:
         call = functools.partial(pallas_tpu.index_topk, **options)
         assert lower_for_tpu(call, *operands).count("tpu_custom_call") == 1
 
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"picks": 4096}, "picks=4096.*overflow VMEM"),
+            ({"queries": 0}, "nothing to do"),
+            ({"dtype": "float16"}, "dtype=float16"),
+        ],
+    )
+    def test_says_what_it_cannot_do(self, change, message):
+        call = functools.partial(pallas_tpu.index_topk, picks=change.pop("picks", 5))
+        x = operands(**SHAPE | {"entries": 12} | change)
+        with pytest.raises(NotImplementedError, match=message):
+            call(**x)
+
     @pytest.mark.parametrize(("picks", "length"), [(1, 128), (128, 128), (129, 256), (512, 512)])
     def test_lists_are_powers_of_two(self, picks, length):
         assert tpu_sorted(picks) == length
@@ -331,7 +345,9 @@ class TestCall:
     def test_slots_that_are_not_valid(self):
         x = operands(**SHAPE, whole=True)
         valid = jnp.arange(x["key"].shape[1]) < 3
-        actual = index_topk(x["query"], x["weight"], x["key"], x["end"], picks=5, valid=valid)
+        # What stands in such a slot is nobody's concern.
+        end = jnp.where(valid, x["end"], -1)
+        actual = index_topk(x["query"], x["weight"], x["key"], end, picks=5, valid=valid)
         assert actual.index.max() == 2
 
     def test_shorter_than_a_window(self):
@@ -350,6 +366,8 @@ class TestCall:
             ({"picks": 0}, "picks=0.*raise it"),
             ({"end": jnp.zeros(11, int)}, r"end.shape=\(11,\).*\(2, 12\)"),
             ({"end": jnp.full(12, -1)}, "end=-1.*valid"),
+            ({"end": jnp.zeros(12)}, "end.dtype=float32.*integers"),
+            ({"position": jnp.zeros(37)}, "position.dtype=float32.*integers"),
             ({"segment": jnp.zeros((2, 37), int)}, r"entry_segment\) given=\(True, False\).*both"),
         ],
     )
