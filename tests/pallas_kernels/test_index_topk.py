@@ -59,7 +59,7 @@ def operands(
 
     position = np.broadcast_to(np.arange(queries), (batch, queries))
     end = np.broadcast_to(STRIDE * np.arange(entries) + STRIDE - 1, (batch, entries))
-    length = -(-queries // documents)
+    length = max(-(-queries // documents), 1)
     return {
         "query": draw(batch, queries, heads, head_dim),
         "weight": draw(batch, queries, heads),
