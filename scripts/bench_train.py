@@ -70,7 +70,12 @@ def _with_dense_attention(function: Callable[..., Any], *args: Any) -> Any:
 
 def _in_turns(calls: list[Callable[[], Any]], repeats: int) -> list[float]:
     """Median seconds of each of several calls, none of which meets a machine the others do not."""
-    times = [[median_seconds(call, 1) for call in calls] for _ in range(repeats)]
+    import jax
+
+    def once(call: Callable[[], Any]) -> float:
+        return median_seconds(lambda: jax.block_until_ready(call()), 1)
+
+    times = [[once(call) for call in calls] for _ in range(repeats)]
     return [sorted(column)[repeats // 2] for column in zip(*times, strict=True)]
 
 
@@ -122,10 +127,11 @@ def bench(config: RunConfig, *, repeats: int, compare: str | None) -> dict[str, 
         repeats,
     )
     flops = step_flops(config)
-    result = {
+    result: dict[str, Any] = {
         "run": config.name,
         "tokens": train.batch_size * task.prompt_length,
         "step_seconds": seconds,
+        "temporary_bytes": compiled.memory_analysis().temp_size_in_bytes,
         "gflop_counted": flops / 1e9,
         "matmul_gflops_per_second": rate / 1e9,
         "step_over_floor": seconds / (flops / rate),
@@ -136,12 +142,12 @@ def bench(config: RunConfig, *, repeats: int, compare: str | None) -> dict[str, 
     }
     if compare == "dense":
         dense = _with_dense_attention(compile_step, *arguments)
-        calls = [lambda c=c: jax.block_until_ready(c(*on_device)) for c in (compiled, dense)]
+        calls = [functools.partial(step, *on_device) for step in (compiled, dense)]
         after, before = _in_turns(calls, repeats)
         result["dense"] = {
             "step_seconds": before,
             "step_seconds_in_turns": after,
-            "temporary_bytes": [c.memory_analysis().temp_size_in_bytes for c in (compiled, dense)],
+            "temporary_bytes": dense.memory_analysis().temp_size_in_bytes,
         }
         result["speed_over_dense"] = before / after
     if compare == "torch":
