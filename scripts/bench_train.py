@@ -142,7 +142,9 @@ def bench(config: RunConfig, *, repeats: int, compare: str | None) -> dict[str, 
     }
     if compare == "dense":
         dense = _with_dense_attention(compile_step, *arguments)
-        calls = [functools.partial(step, *on_device) for step in (compiled, dense)]
+        calls: list[Callable[[], Any]] = [
+            functools.partial(step, *on_device) for step in (compiled, dense)
+        ]
         after, before = _in_turns(calls, repeats)
         result["dense"] = {
             "step_seconds": before,

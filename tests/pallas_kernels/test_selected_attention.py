@@ -149,6 +149,11 @@ class TestSelectedAttention:
         assert actual.dtype == x[0].dtype
         assert_close(actual, by_loops(*x, WINDOW), str(x[0].dtype))
 
+    def test_scores_of_bfloat16_are_float32(self, name):
+        """Rounded scores of this size would change weights by a tenth."""
+        query, *x = operands(**SHAPE | VARIANTS["bfloat16"])
+        assert_close(compiled(name)(16 * query, *x), by_loops(16 * query, *x, WINDOW), "bfloat16")
+
     def test_no_picks_at_all(self, name):
         *x, index, segment, sink = operands(**SHAPE)
         x = (*x, jnp.full_like(index, -1), segment, sink)
