@@ -250,15 +250,6 @@ class TestCompressedAttention:
         wanted = in_float64(case.attend(reference.compressed_attention), arrays)
         np.testing.assert_allclose(out, wanted, rtol=1e-3, atol=1e-4)
 
-    def test_scores_of_bfloat16_are_float32(self, name):
-        case = CASES["bfloat16"]
-        arrays = case.operands()[0]
-        arrays["query"] *= 16  # rounded scores would change weights by a tenth
-        _, out = compiled(name, case)(arrays)
-        assert_close(
-            out, in_float64(case.attend(reference.compressed_attention), arrays), "bfloat16"
-        )
-
     def test_vmap_and_remat(self, name):
         case = CASES["tail, sink, groups"]
         arrays, _ = case.operands()
