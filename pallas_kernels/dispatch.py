@@ -119,15 +119,28 @@ def check(holds: bool, argument: str, value: Any, expected: str) -> None:
 
 
 def check_real(**operands: Any) -> None:
-    """Refuses operands that are neither float32, bfloat16, float16 nor float64.
+    """Refuses operands that are neither float32, bfloat16, float16 nor float64; None is left out.
 
     Raises:
         ValueError: naming the first of them.
     """
     for name, x in operands.items():
-        check(
-            jax.numpy.issubdtype(x.dtype, jax.numpy.floating) and x.dtype.itemsize > 1,
-            f"{name}.dtype",
-            x.dtype,
-            "operands are float32, bfloat16, float16 or float64: cast it with astype.",
-        )
+        if x is not None:
+            check(
+                jax.numpy.issubdtype(x.dtype, jax.numpy.floating) and x.dtype.itemsize > 1,
+                f"{name}.dtype",
+                x.dtype,
+                "operands are float32, bfloat16, float16 or float64: cast it with astype.",
+            )
+
+
+def check_whole(**indices: Any) -> None:
+    """Refuses indices, positions and documents that are no integers; None is left out.
+
+    Raises:
+        ValueError: naming the first of them.
+    """
+    for name, x in indices.items():
+        if x is not None:
+            is_whole = jax.numpy.issubdtype(x.dtype, jax.numpy.integer)
+            check(is_whole, f"{name}.dtype", x.dtype, "it holds integers: cast it with astype.")

@@ -6,12 +6,16 @@
 
 On one core: the step of the laptop's W8/S8 run, a plain float32 matrix product in the same
 process, the generation of a batch, and the compilation. With --compare=torch (where PyTorch is
-installed) also plain eager PyTorch on a model of the same layers with dense masked attention.
+installed) also plain eager PyTorch on a model of the same layers with dense masked attention; with
+--compare=dense this step itself with dense masked attention, the two in turns.
 """
 
+import functools
 import os
 import time
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 from absl import flags
 
@@ -21,7 +25,9 @@ from scripts.timing import median_seconds
 
 _CONFIG = config_flag.define_config_flag("configs/laptop/w8s8.py")
 _JSON = flags.DEFINE_string("json", None, "File to write the numbers to.")
-_COMPARE = flags.DEFINE_enum("compare", None, ["torch"], "Also time a peer in the same run.")
+_COMPARE = flags.DEFINE_enum(
+    "compare", None, ["dense", "torch"], "Also time a peer in the same run."
+)
 _REPEATS = flags.DEFINE_integer("repeats", 20, "Timed calls; the median is kept.", lower_bound=3)
 
 
@@ -52,12 +58,31 @@ def step_flops(config: RunConfig) -> float:
     return 2 * 3 * train.batch_size * total
 
 
+def _with_dense_attention(function: Callable[..., Any], *args: Any) -> Any:
+    """Calls a function that traces a model, its attention by the dense mask of the reference."""
+    from pallas_kernels.compressed_attention import api
+    from phasejax.models import attention
+
+    dense = functools.partial(api.compressed_attention, implementation="reference")
+    with mock.patch.object(attention, "compressed_attention", dense):
+        return function(*args)
+
+
+def _in_turns(calls: list[Callable[[], Any]], repeats: int) -> list[float]:
+    """Median seconds of each of several calls, none of which meets a machine the others do not."""
+    import jax
+
+    def once(call: Callable[[], Any]) -> float:
+        return median_seconds(lambda: jax.block_until_ready(call()), 1)
+
+    times = [[once(call) for call in calls] for _ in range(repeats)]
+    return [sorted(column)[repeats // 2] for column in zip(*times, strict=True)]
+
+
 def bench(config: RunConfig, *, repeats: int, compare: str | None) -> dict[str, Any]:
     """Measures and returns all numbers; pins the process to one core first."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    import functools
-
     import jax
     import jax.numpy as jnp
 
@@ -72,18 +97,19 @@ def bench(config: RunConfig, *, repeats: int, compare: str | None) -> dict[str, 
     state = initial_state(config)
     jax.block_until_ready(state)
     init_seconds = time.perf_counter() - began
-    step = jax.jit(
-        functools.partial(
+
+    def compile_step(*arguments: Any) -> Any:
+        step = functools.partial(
             train_step, graph=model_structure(config.model), optimizer=make_run_optimizer(config)
-        ),
-        compiler_options=compiler_options(1),
-    )
+        )
+        return jax.jit(step, compiler_options=compiler_options(1)).lower(*arguments).compile()
+
     prompts = training_batch(task, train.batch_size, 0, 0)
     size = train.microbatch(task.prompt_length)
     host = [x.reshape(-1, size, x.shape[1]) for x in (prompts.tokens, prompts.answers)]
     arguments = (state, *host, jnp.asarray(task.query_positions), jnp.float32(1e-3))
     began = time.perf_counter()
-    compiled = step.lower(*arguments).compile()
+    compiled = compile_step(*arguments)
     compile_seconds = time.perf_counter() - began
     on_device = (state, *jax.device_put(host), *arguments[3:])
     seconds = median_seconds(lambda: jax.block_until_ready(compiled(*on_device)), repeats)
@@ -101,10 +127,11 @@ def bench(config: RunConfig, *, repeats: int, compare: str | None) -> dict[str, 
         repeats,
     )
     flops = step_flops(config)
-    result = {
+    result: dict[str, Any] = {
         "run": config.name,
         "tokens": train.batch_size * task.prompt_length,
         "step_seconds": seconds,
+        "temporary_bytes": compiled.memory_analysis().temp_size_in_bytes,
         "gflop_counted": flops / 1e9,
         "matmul_gflops_per_second": rate / 1e9,
         "step_over_floor": seconds / (flops / rate),
@@ -113,6 +140,18 @@ def bench(config: RunConfig, *, repeats: int, compare: str | None) -> dict[str, 
         "compile_seconds": compile_seconds,
         "versions": versions(),
     }
+    if compare == "dense":
+        dense = _with_dense_attention(compile_step, *arguments)
+        calls: list[Callable[[], Any]] = [
+            functools.partial(step, *on_device) for step in (compiled, dense)
+        ]
+        after, before = _in_turns(calls, repeats)
+        result["dense"] = {
+            "step_seconds": before,
+            "step_seconds_in_turns": after,
+            "temporary_bytes": dense.memory_analysis().temp_size_in_bytes,
+        }
+        result["speed_over_dense"] = before / after
     if compare == "torch":
         peer = torch_peer.torch_step_seconds(config, prompts, repeats=repeats)
         result["torch"] = peer

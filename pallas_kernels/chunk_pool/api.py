@@ -45,7 +45,6 @@ def chunk_pool(
     if score is None:
         check(bias is None, "score", None, "bias is added to scores: pass both or neither.")
         score = jnp.zeros((*rows, 1), wide)
-    dispatch.check_real(payload=payload, score=score)
     check(score.shape[:-1] == rows, "score.shape", score.shape, f"payload makes it {(*rows, 'G')}.")
     gates = score.shape[-1]
     whole = gates > 0 and channels % gates == 0
@@ -53,5 +52,6 @@ def chunk_pool(
     places = (*rows[2:], gates)
     if bias is None:
         bias = jnp.zeros(places, wide)
+    dispatch.check_real(payload=payload, score=score, bias=bias)
     check(bias.shape == places, "bias.shape", bias.shape, f"score makes it {places}.")
     return dispatch.call("chunk_pool", IMPLEMENTATIONS, implementation, payload, score, bias)

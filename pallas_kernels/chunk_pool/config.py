@@ -4,6 +4,8 @@
 
 import dataclasses
 
+from pallas_kernels.block_sizes import block_sizes
+
 # Entries that the TPU kernel works on at once: what fills the sublanes in bfloat16.
 TPU_SLAB = 16
 
@@ -22,13 +24,13 @@ class Blocks:
 
 
 def tpu_heuristic(entries: int, stride: int, channels: int) -> Blocks:
-    """About 2^18 channels of payload in a tile.
+    """Tiles of about as many channels of payload.
 
     Args:
         entries: entries of the whole call.
         stride: S, rows of a chunk.
         channels: L D, channels of a row.
     """
-    slabs = max(2**18 // (stride * channels) // TPU_SLAB, 1)
+    slabs = max(block_sizes("chunk_pool", "tpu")["tile"] // (stride * channels) // TPU_SLAB, 1)
     unroll = next(n for n in (4, 2, 1) if stride % n == 0)
     return Blocks(min(slabs, -(-entries // TPU_SLAB)) * TPU_SLAB, unroll)

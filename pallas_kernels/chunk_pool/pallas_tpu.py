@@ -28,9 +28,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
+from pallas_kernels.block_sizes import block_sizes
 from pallas_kernels.chunk_pool.config import TPU_SLAB, Blocks, tpu_heuristic
-
-VMEM = 48 * 2**20  # of 64 MiB or more, on every TPU
 
 
 def _panels(width: int) -> list[tuple[int, int]]:
@@ -274,7 +273,8 @@ def _call(kernel, operands, outputs, scratch, tile, index, interpret):
         out_shape=shapes,
         scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch],
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=VMEM
+            dimension_semantics=("parallel", "arbitrary"),
+            vmem_limit_bytes=block_sizes("chunk_pool", "tpu")["vmem_bytes"],
         ),
         cost_estimate=pl.CostEstimate(
             flops=10 * payload.size,
@@ -387,6 +387,6 @@ def chunk_pool(
     # Blocks of operands and gradients, each twice, and a slab in float32.
     token = lanes * (channels * (4 * payload.dtype.itemsize) + padded * 4 * score.dtype.itemsize)
     need = stride * (blocks.entry * token + TPU_SLAB * lanes * 4 * (channels + padded))
-    if need > VMEM:
+    if need > block_sizes("chunk_pool", "tpu")["vmem_bytes"]:
         raise NotImplementedError(f"chunks of {stride} x {lanes} x {channels} overflow VMEM.")
     return _pool(payload, score, bias, blocks, interpret)

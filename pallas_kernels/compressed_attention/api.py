@@ -94,7 +94,7 @@ def compressed_attention(
             check(x.shape == expected, f"{name}.shape", x.shape, f"key makes it {expected}.")
             same = x.dtype == query.dtype
             check(same, f"{name}.dtype", x.dtype, f"query is {query.dtype}: cast one of them.")
-    dispatch.check_real(query=query)
+    dispatch.check_real(query=query, sink=sink)
     tokens, kv_heads = key.shape[1:3]
     entries = entry_key.shape[1]
     even = kv_heads > 0 and heads % kv_heads == 0
@@ -104,6 +104,7 @@ def compressed_attention(
     check(end.shape in slots, "end.shape", end.shape, f"it is one of {slots}.")
     if valid is not None:
         check(valid.shape in slots, "valid.shape", valid.shape, f"it is one of {slots}.")
+    dispatch.check_whole(end=end, query_position=query_position, first=first, segment=segment)
     _check_end(end, valid)
     if sink is not None:
         check(sink.shape == (heads,), "sink.shape", sink.shape, f"query makes it ({heads},).")

@@ -4,6 +4,7 @@
 
 import dataclasses
 
+from pallas_kernels.block_sizes import block_sizes
 from pallas_kernels.tiles import power_of_two_at_most
 
 
@@ -22,9 +23,8 @@ class Blocks:
     entry: int
 
 
-# Scores that are small enough to be made in one piece, and scores of one tile otherwise.
+# Scores that are small enough to be made in one piece.
 ONE_PIECE = 2**20
-TILE = 2**17
 
 
 def blocked_heuristic(
@@ -39,7 +39,8 @@ def blocked_heuristic(
         span: most exact tokens that a query reads, where that is known.
     """
     batch, queries, heads, _ = query
-    rows = power_of_two_at_most(TILE // (batch * heads))  # of a tile, times its columns
+    scores = block_sizes("compressed_attention", "xla")["scores"]
+    rows = power_of_two_at_most(scores // (batch * heads))  # of a tile, times its columns
     length = min(max(power_of_two_at_most(int(rows**0.5)), 16), 64, queries)
     columns = max(rows // length, 64)
     # One tile holds all exact tokens of a tile of queries wherever their span is short.
@@ -69,7 +70,7 @@ class TpuBlocks:
 def tpu_heuristic(
     query: tuple[int, ...], kv_heads: int, tokens: int, entries: int, span: int | None
 ) -> TpuBlocks:
-    """512 heads and queries in lanes, up to 512 rows in sublanes, 1 MiB of keys in a block.
+    """So many heads and queries in lanes, rows in sublanes, and channels of keys in a block.
 
     Args:
         query: shape of the queries, [B, Q, N, H].
@@ -79,17 +80,17 @@ def tpu_heuristic(
         span: most exact tokens that a query reads, where that is known.
     """
     _, queries, heads, head_dim = query
-    groups = heads // kv_heads
+    groups, sizes = heads // kv_heads, block_sizes("compressed_attention", "tpu")
     together = max(n for n in range(1, 17) if groups % n == 0)
 
     def whole(rows: int, most: int) -> int:
         return min(most, -(-max(rows, 1) // 16) * 16)
 
-    entry = whole(entries, 512)
+    entry = whole(entries, sizes["rows"])
     return TpuBlocks(
-        query=whole(queries, power_of_two_at_most(512 // together)),
+        query=whole(queries, power_of_two_at_most(sizes["lanes"] // together)),
         heads=together,
-        token=whole(tokens, 512 if span is None else 256),
+        token=whole(tokens, sizes["rows" if span is None else "near_rows"]),
         entry=entry,
-        fetch=max(2**19 // (entry * head_dim), 1),
+        fetch=max(sizes["fetched"] // (entry * head_dim), 1),
     )

@@ -30,13 +30,11 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
 from pallas_kernels import tiles
+from pallas_kernels.block_sizes import block_sizes
 from pallas_kernels.compressed_attention.config import TpuBlocks, tpu_heuristic
 from pallas_kernels.compressed_attention.masks import Reads
 from pallas_kernels.compressed_attention.plan import Kind, Plan, Rows, bounds, plan
 from pallas_kernels.compressed_attention.reference import Pair
-
-VMEM = 32 * 2**20  # of 64 MiB or more, on every TPU
-SCALARS = 2**16  # bounds that are prefetched: 256 KiB
 
 
 def _dot(x: Array, y: Array, of_x: int, of_y: int) -> Array:
@@ -320,7 +318,7 @@ def _by_query(kernel, plan: Plan, arrays, outputs, scratch, products: int, inter
         out_shape=[x for _, x in outputs],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "parallel", "arbitrary"),
-            vmem_limit_bytes=VMEM,
+            vmem_limit_bytes=block_sizes("compressed_attention", "tpu")["vmem_bytes"],
         ),
         cost_estimate=_cost(plan, tuple(kind.near for kind in plan.kinds), products),
         interpret=interpret,
@@ -362,7 +360,7 @@ def _by_rows(plan: Plan, kind: Kind, rows: Rows, arrays, interpret: Any) -> tupl
         out_shape=[tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in rows.pair)],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "parallel", "arbitrary", "arbitrary"),
-            vmem_limit_bytes=VMEM,
+            vmem_limit_bytes=block_sizes("compressed_attention", "tpu")["vmem_bytes"],
         ),
         cost_estimate=_cost(plan, (kind.near,), 4),
         interpret=interpret,
@@ -459,6 +457,6 @@ def compressed_attention(
         )
     )
     scalars = 4 * max(counts) * max(x.shape[0] for x in reads)
-    if scalars > SCALARS:
+    if scalars > block_sizes("compressed_attention", "tpu")["bounds"]:
         raise NotImplementedError(f"{scalars} bounds of tiles overflow scalar memory.")
     return _attend(query, near, entry, reads, sink, span, blocks, interpret)

@@ -64,9 +64,7 @@ def index_topk(
     check(picks >= 1, "picks", picks, "a query picks an entry at least: raise it.")
     given = segment is not None, entry_segment is not None
     check(len(set(given)) == 1, "(segment, entry_segment) given", given, "documents need both.")
-    if not isinstance(end, jax.core.Tracer):
-        low = np.min(np.asarray(end), initial=0)
-        check(low >= 0, "smallest end", low, "entries end at a token: mask empty slots with valid.")
+    dispatch.check_whole(end=end, position=position, segment=segment, entry_segment=entry_segment)
     entries = key.shape[1]
 
     def rows(name: str, x: Array | None, count: int) -> Int[Array, "B X"]:
@@ -78,9 +76,12 @@ def index_topk(
 
     if position is None:
         position = jnp.arange(queries)
-    end = rows("end", end, entries)
+    slots, end = (end, valid), rows("end", end, entries)
     if valid is not None:
         end = jnp.where(rows("valid", valid, entries) > 0, end, NEVER)
+    if not any(isinstance(x, jax.core.Tracer) for x in slots):
+        low = np.min(np.where(True if valid is None else valid, slots[0], 0), initial=0)
+        check(low >= 0, "smallest end", low, "entries end at a token: mask empty slots with valid.")
     entry_segment = rows("entry_segment", entry_segment, entries)
     if entries == 0:  # a slot that nobody sees spares every implementation this case
         key = jnp.zeros((batch, 1, head_dim), key.dtype)

@@ -227,10 +227,18 @@ def index_topk(
     """See `api.index_topk`. The gradient is that of plain JAX.
 
     Raises:
-        NotImplementedError: unless queries are float32 or bfloat16.
+        NotImplementedError: unless queries are float32 or bfloat16, there are some, and lists of
+            their picks fit in VMEM.
     """
     if query.dtype not in (jnp.float32, jnp.bfloat16):
         raise NotImplementedError(f"query.dtype={query.dtype} is neither float32 nor bfloat16.")
+    if not query.size:
+        raise NotImplementedError(f"query.shape={query.shape}: there is nothing to do.")
+    # Queries, twice, and scores and indices: results twice, a tile, and what the network makes.
+    need = 2 * TPU_LANES * query.shape[2] * query.shape[3] * query.dtype.itemsize
+    need += 19 * 4 * tpu_sorted(picks) * TPU_LANES
+    if need > block_sizes("index_topk", "tpu")["vmem_bytes"]:
+        raise NotImplementedError(f"picks={picks}: lists of {tpu_sorted(picks)} overflow VMEM.")
     block = blocked_heuristic(query.shape, key.shape[1], picks).gradient
     operands = query, weight, key, position, end, segment, entry_segment
     return _index_topk(*operands, picks, block, interpret)

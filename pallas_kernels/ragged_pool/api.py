@@ -48,8 +48,7 @@ def ragged_pool(
     check(score.shape in shapes, "score.shape", score.shape, f"it is one of {shapes}.")
     rows = value.shape[:2]
     check(chunk.shape == rows, "chunk.shape", chunk.shape, f"there is one id a token: {rows}.")
-    is_whole = jnp.issubdtype(chunk.dtype, jnp.integer)
-    check(is_whole, "chunk.dtype", chunk.dtype, "ids are integers: cast them with astype.")
+    dispatch.check_whole(chunk=chunk)
     check(entries >= 1, "entries", entries, "there must be a slot at least: raise it.")
     if not isinstance(chunk, jax.core.Tracer):
         step = np.diff(np.asarray(chunk), axis=1).min(initial=0)

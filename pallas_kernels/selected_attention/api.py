@@ -67,7 +67,7 @@ def selected_attention(
     _, entries, kv_heads, _ = entry_key.shape
     tokens = key.shape[1] if key.ndim == 4 else queries
     check(tokens >= queries, "key.shape", key.shape, f"it has a token a query: {queries} or more.")
-    even = heads % kv_heads == 0
+    even = kv_heads > 0 and heads % kv_heads == 0
     check(even, "key-value heads", kv_heads, f"they divide the {heads} heads of query.")
     for names, pair, count in (
         (("key", "value"), near, tokens),
@@ -78,11 +78,10 @@ def selected_attention(
             check(x.shape == expected, f"{name}.shape", x.shape, f"the others make it {expected}.")
             same = x.dtype == query.dtype
             check(same, f"{name}.dtype", x.dtype, f"query is {query.dtype}: cast one of them.")
-    dispatch.check_real(query=query)
+    dispatch.check_real(query=query, sink=sink)
     fits = index.ndim == 3 and index.shape[:2] == (batch, queries)
     check(fits, "index.shape", index.shape, f"query makes it ({batch}, {queries}, P).")
-    is_whole = jnp.issubdtype(index.dtype, jnp.integer)
-    check(is_whole, "index.dtype", index.dtype, "indices are integers: cast them with astype.")
+    dispatch.check_whole(index=index, position=position, segment=segment)
     if not isinstance(index, jax.core.Tracer):
         picked = np.asarray(index)
         low, high = picked.min(initial=-1), picked.max(initial=-1)

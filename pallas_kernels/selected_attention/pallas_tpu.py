@@ -225,6 +225,15 @@ def _forward_pass(query, near, entry, index, segment, sink, window, block, inter
     )[:, :queries]
 
 
+def _vmem(query: Array, near: Pair, picks: int, window: int, block: int) -> int:
+    """Bytes of queries and results, twice, of rows at hand and picked, and of a query's scores."""
+    _, _, heads, head_dim = query.shape
+    kv_heads, length = near[0].shape[2], window + ROWS + block
+    rows = len(near) * kv_heads * head_dim * (length + 2 * picks)
+    channels = 4 * block * heads * head_dim + rows
+    return channels * query.dtype.itemsize + 16 * heads // kv_heads * (length + picks)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
 def _attend(query, near, entry, index, segment, sink, window, block, interpret):
     return _forward_pass(query, near, entry, index, segment, sink, window, block, interpret)
@@ -259,11 +268,20 @@ def selected_attention(
     """See `api.selected_attention`; `block` queries a tile. The gradient is that of plain JAX.
 
     Raises:
-        NotImplementedError: unless operands are float32, or bfloat16 with an even H.
+        NotImplementedError: unless operands are float32, or bfloat16 with an even H, there are
+            queries and picks, and the window and the picks of two queries fit in VMEM.
     """
     if query.dtype not in (jnp.float32, jnp.bfloat16):
         raise NotImplementedError(f"query.dtype={query.dtype} is neither float32 nor bfloat16.")
     if query.dtype == jnp.bfloat16 and query.shape[3] % 2:
         raise NotImplementedError(f"H={query.shape[3]} is odd, so that bfloat16 makes no words.")
+    if not query.size * index.size:
+        raise NotImplementedError(f"index.shape={index.shape}: there is nothing to do.")
     block = block or tpu_heuristic(query.shape[1], index.shape[2])
+    need = _vmem(query, near, index.shape[2], window, block)
+    if need > block_sizes("selected_attention", "tpu")["vmem_bytes"]:
+        raise NotImplementedError(
+            f"window={window} and P={index.shape[2]} picks of {near[0].shape[2]} x {query.shape[3]}"
+            f" channels take {need} bytes, which overflow VMEM."
+        )
     return _attend(query, near, entry, index, segment, sink, window, block, interpret)

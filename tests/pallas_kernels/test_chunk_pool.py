@@ -237,6 +237,7 @@ def test_without_scores_rows_weigh_alike():
         ({"score": None}, "score=None.*both or neither"),
         ({"bias": jnp.zeros((4, 6))}, r"bias.shape=\(4, 6\).*score makes it"),
         ({"payload": jnp.zeros((2, 5, 4, 2, 6), int)}, "payload.dtype=int32.*astype"),
+        ({"bias": jnp.zeros((4, 2, 6), int)}, "bias.dtype=int32.*astype"),
         ({"implementation": "xla"}, "'xla' is none of chunk_pool's"),
     ],
 )

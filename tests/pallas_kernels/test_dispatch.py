@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which implementation is taken, and what is said when one cannot be had."""
 
+import importlib
 import sys
 import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -108,3 +110,22 @@ def test_operands_are_real():
     dispatch.check_real(query=jnp.zeros(2, jnp.bfloat16))
     with pytest.raises(ValueError, match=r"key.dtype=int32.*astype"):
         dispatch.check_real(query=jnp.zeros(2), key=jnp.zeros(2, jnp.int32))
+    with pytest.raises(ValueError, match=r"key.dtype=float8.*astype"):
+        dispatch.check_real(sink=None, key=jnp.zeros(2, jnp.float8_e4m3fn))
+
+
+def test_indices_are_whole():
+    dispatch.check_whole(end=jnp.zeros(2, jnp.uint8), position=None)
+    with pytest.raises(ValueError, match=r"end.dtype=bool.*astype"):
+        dispatch.check_whole(end=jnp.zeros(2, bool))
+
+
+OPS = sorted(p.parent.name for p in Path(dispatch.__file__).parent.glob("*/api.py"))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_op_tries_kernels_then_tiles_then_the_contract(op):
+    found = importlib.import_module(f"pallas_kernels.{op}.api").IMPLEMENTATIONS
+    assert found == ("pallas_tpu", "pallas_gpu", "xla_blocked", "reference")
+    folder = Path(dispatch.__file__).parent / op
+    assert all((folder / f"{name}.py").exists() for name in found)

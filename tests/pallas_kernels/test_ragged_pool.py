@@ -129,6 +129,11 @@ class TestRaggedPool:
         # The offset rounds the scores, and the loops see the rounded ones.
         assert_close(compiled(name)(value, score, chunk), by_loops(value, score, chunk, ENTRIES))
 
+    def test_a_tile_of_entries_reaches_one_row_into_a_tile_of_tokens(self, name):
+        value, score, _ = operands(**SHAPE)
+        chunk = jnp.broadcast_to(np.repeat(np.arange(9), [4] * 7 + [5, 12]), (2, 45))
+        assert_close(compiled(name)(value, score, chunk), by_loops(value, score, chunk, ENTRIES))
+
     def test_chunks_of_one_length_are_windows(self, name):
         value, score, _ = operands(**SHAPE)
         chunk = jnp.broadcast_to(jnp.arange(45) // 5, (2, 45))

@@ -149,6 +149,11 @@ class TestSelectedAttention:
         assert actual.dtype == x[0].dtype
         assert_close(actual, by_loops(*x, WINDOW), str(x[0].dtype))
 
+    def test_scores_of_bfloat16_are_float32(self, name):
+        """Rounded scores of this size would change weights by a tenth."""
+        query, *x = operands(**SHAPE | VARIANTS["bfloat16"])
+        assert_close(compiled(name)(16 * query, *x), by_loops(16 * query, *x, WINDOW), "bfloat16")
+
     def test_no_picks_at_all(self, name):
         *x, index, segment, sink = operands(**SHAPE)
         x = (*x, jnp.full_like(index, -1), segment, sink)
@@ -264,7 +269,22 @@ class TestOnTpu:
         with pytest.raises(NotImplementedError, match="dtype=float16"):
             IMPLEMENTATIONS["pallas_tpu"](*x, window=WINDOW)
 
-    @pytest.mark.parametrize(("tokens", "picks"), [(1, 1), (131072, 512), (131072, 1024)])
+    @pytest.mark.parametrize(
+        ("window", "picks", "message"),
+        [
+            (131072, 512, "window=131072.*overflow VMEM"),
+            (128, 16384, "P=16384"),
+            (128, 0, "nothing"),
+        ],
+    )
+    def test_what_its_memory_cannot_hold_falls_through(self, window, picks, message):
+        (query, near, entry, _, segment, sink), _ = SPECS["deepseek_v4_flash_8k"]
+        index = jax.ShapeDtypeStruct((*query.shape[:2], picks), jnp.int32)
+        call = functools.partial(pallas_tpu.selected_attention, window=window)
+        with pytest.raises(NotImplementedError, match=message):
+            jax.eval_shape(call, query, near, entry, index, segment, sink)
+
+    @pytest.mark.parametrize(("tokens", "picks"), [(1, 1), (131072, 512), (131072, 700)])
     def test_tiles_suit_the_layout(self, tokens, picks):
         block = tpu_heuristic(tokens, picks)
         assert block % 16 == 0
@@ -329,6 +349,9 @@ class TestCall:
             ({"entry_key": jnp.zeros((2, 7, 2, 5))}, r"entry_key.shape=\(2, 7, 2, 5\)"),
             ({"index": jnp.full((2, 21, 3), 7)}, r"index=-1 .. 7.*-1 .. 6"),
             ({"index": jnp.zeros((2, 21, 3))}, "index.dtype=float32.*integers"),
+            ({"segment": jnp.zeros((2, 21))}, "segment.dtype=float32.*integers"),
+            ({"sink": jnp.zeros(4, int)}, "sink.dtype=int32.*astype"),
+            ({"entry_key": jnp.zeros((2, 7, 0, 4))}, "key-value heads=0.*4 heads"),
             ({"window": 0}, "window=0.*raise it"),
             ({"sink": jnp.zeros(3)}, r"sink.shape=\(3,\).*\(4,\)"),
             ({"segment": jnp.zeros((2, 20), int)}, r"segment.shape=\(2, 20\)"),
