@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasejax.statistics import DEAD_PHASE, Gap, draw_correct, draw_positions, estimate_gap, wilson
-from phasejax.statistics.gap import cross_fitted, pairwise_upper
+from phasejax.statistics.gap import cross_fitted, fold, pairwise_upper
 
 
 def planted(profile: object, documents: int, seed: int, residues: int = 24) -> np.ndarray:
@@ -83,6 +83,16 @@ def test_upper_end_of_one_pair_is_newcombes() -> None:
     phi = (20 * 10 - 16 * 4) / np.sqrt(36 * 14 * 24 * 26)
     expected = 0.24 + np.sqrt(up**2 + down**2 - 2 * phi * up * down)
     assert pairwise_upper(values, 1, 0.95) == pytest.approx(expected)
+
+
+def test_residues_of_a_phase_count_as_trials_of_their_own() -> None:
+    # Independent residues: three a phase leave a third of the variance of one.
+    correct = np.random.default_rng(0).random((400, 24)) < 0.5
+    values = fold(correct.astype(float), 8)
+    gap = estimate_gap(correct, period=8)
+    assert gap.high == pairwise_upper(values, 3, 0.95)
+    narrow, wide = gap.high - gap.raw, pairwise_upper(values, 1, 0.95) - gap.raw
+    assert narrow == pytest.approx(wide / np.sqrt(3), rel=0.1)
 
 
 @given(st.integers(0, 10**6), st.integers(2, 30), st.integers(2, 9), st.booleans())
