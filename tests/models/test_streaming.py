@@ -254,6 +254,13 @@ def test_entries_of_tokens_that_were_taken_back_are_out_of_sight():
     assert store.end.tolist() == [[3, NEVER, NEVER]]
 
 
+def test_padding_of_full_attention_is_not_stored():
+    m = machine("full_sink_2kv")
+    _, cache = m.feed(m.new_cache(), [TOKENS[0, :5], TOKENS[1, :2]])
+    for layer in cache.layers:
+        assert (layer.far.end < NEVER).sum(1).tolist() == [5, 2]
+
+
 TWO = jnp.zeros((2, 3), jnp.int32)
 
 
