@@ -55,7 +55,7 @@ def generate(
         )
     model.check_input(tokens, None, lengths, padding)
     lengths = jnp.full(tokens.shape[0], tokens.shape[1], jnp.int32) if lengths is None else lengths
-    drawn = (temperature, key) if temperature > 0 else None
+    drawn = None if key is None or temperature == 0 else (temperature, key)
     return _generate(
         model, jnp.asarray(tokens), jnp.asarray(lengths), drawn, max_new_tokens, padding
     )

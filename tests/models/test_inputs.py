@@ -163,3 +163,15 @@ def test_sizes_of_a_cache_are_whole_numbers(model, size, message):
     init_cache = phasejax.models.decoder.Decoder.init_cache
     with pytest.raises(ValueError, match=message):
         getattr(init_cache, "__wrapped__", init_cache)(model, **size)
+
+
+def test_what_can_be_taken_back_is_counted_by_stream(model):
+    cache = model.init_cache(2, 20, max_rollback=4)
+    cache = cache.after(cache.layers, jnp.asarray([6, 2]))
+    assert cache.length.tolist() == [6, 2] and cache.returnable.tolist() == [4, 2]
+    back = cache.rollback(jnp.asarray([3, 1]))
+    assert back.length.tolist() == [3, 1] and back.returnable.tolist() == [1, 1]
+    with pytest.raises(ValueError, match=r"count=\[2, 2\], but .* can take back \[1, 1\]"):
+        back.rollback(2)
+    assert cache.length.tolist() == [6, 2]
+    assert not back.fails(jnp.asarray([17, 0])).any() and back.fails(jnp.asarray([18, 0]))[0]

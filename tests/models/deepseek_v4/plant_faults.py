@@ -93,7 +93,7 @@ FAULTS = (  # register number and fault, file, what stands there, what is put th
         "pallas_kernels/index_topk/reference.py",
         "jax.nn.relu(dots)",
         "jax.nn.sigmoid(dots)",
-        CSA,
+        f"{REGISTER}::test_05d_index_scores_are_sums_of_positive_parts",
     ),
     (
         "6 positions count twice",
@@ -213,6 +213,13 @@ FAULTS = (  # register number and fault, file, what stands there, what is put th
         "attention_factor: float = 1.0",
         "attention_factor: float = 1.2773",
         f"{REGISTER}::test_22_released_models_have_no_attention_factor",
+    ),
+    (
+        "22 blocks of fp8 have 128 rows always",
+        "phasejax/checkpoints/deepseek_v4_config.py",
+        "return block[0], block[1]",
+        "return FP8_BLOCK",
+        f"{REGISTER}::test_22_blocks_of_fp8_are_as_large_as_the_config_says",
     ),
     (
         "23 slots before the prompt count",

@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from pallas_kernels.index_topk.reference import index_scores
+from phasejax.checkpoints.deepseek_v4_config import fp8_block
+from phasejax.checkpoints.quantization import E4M3, dequantize
 from phasejax.models.deepseek_v4 import quantization
 from phasejax.models.deepseek_v4.attention import Attention, Shared
 from phasejax.models.deepseek_v4.compressor import WindowCompressor
@@ -131,6 +134,14 @@ def test_05c_both_pools_have_a_row_for_every_stride():
             state, entries = append(compressor, state, jnp.asarray(hidden(13, seed=chunk)))
             closed += int(entries.valid.sum())
             assert closed == 13 * chunk // 4 == int(state.length[0]) // 4
+
+
+def test_05d_index_scores_are_sums_of_positive_parts():
+    """No sigmoid, no mean over heads, and a weight may be negative."""
+    q, k, weight = hidden(2)[0, :, :6].reshape(4, 3), hidden(5, seed=1)[0, :, :3], [1, 2, -1, 0.5]
+    wanted = [sum(w * max(float(h @ e), 0) for w, h in zip(weight, q, strict=True)) for e in k]
+    got = index_scores(jnp.asarray(q), jnp.asarray(weight), jnp.asarray(k))
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_05e_13_23_a_new_stream_knows_nothing_of_another_one(model, wanted):
@@ -288,6 +299,17 @@ def test_21_prefill_and_decode_in_one_batch(model, wanted):
 
 def test_22_released_models_have_no_attention_factor():
     assert preset("deepseek_v4_flash").yarn.attention_factor == 1
+
+
+def test_22_blocks_of_fp8_are_as_large_as_the_config_says():
+    """V4.1's are 32 x 32; read in blocks of 128, most scales would be left over."""
+    assert fp8_block({"quantization_config": {"weight_block_size": [32, 32]}}) == (32, 32)
+    weight = np.ones((64, 32), E4M3)
+    scale = np.asarray([[1.0], [2.0]], np.float32)
+    got = dequantize(weight, scale, np.dtype(np.float32), fp8_block=(32, 32))
+    np.testing.assert_array_equal(got, np.repeat([[1.0], [2.0]], 32, 0).repeat(32, 1))
+    with pytest.raises(ValueError, match=r"blocks of \(128, 128\)"):
+        dequantize(weight, scale, np.dtype(np.float32))
 
 
 def test_22_streams_mix_over_the_first_index():
