@@ -151,6 +151,8 @@ def compressed_attention(
     )
     if first is not None:
         ranges = ranges._replace(since=jnp.maximum(ranges.since, -first[:, None]))
+    if not query.size:  # without queries there is nothing to cut into tiles
+        return query
     return dispatch.call(
         "compressed_attention",
         IMPLEMENTATIONS,

@@ -86,6 +86,11 @@ def index_topk(
     if entries == 0:  # a slot that nobody sees spares every implementation this case
         key = jnp.zeros((batch, 1, head_dim), key.dtype)
         end, entry_segment = jnp.full((batch, 1), NEVER), jnp.zeros((batch, 1), jnp.int32)
+    if not query.size:  # without queries there is nothing to cut into tiles
+        none = jnp.full((batch, queries, picks), -1, jnp.int32)
+        return Picks(
+            none, jnp.full(none.shape, -jnp.inf, jnp.promote_types(query.dtype, "float32"))
+        )
     return dispatch.call(
         "index_topk",
         IMPLEMENTATIONS,

@@ -100,6 +100,10 @@ def selected_attention(
         segment = jnp.where(jnp.arange(tokens) < missing, NEVER, segment)
     if sink is not None:
         check(sink.shape == (heads,), "sink.shape", sink.shape, f"query makes it ({heads},).")
+    if not query.size:  # without queries there is nothing to cut into tiles
+        return query
+    if index.shape[2] == 0:
+        index = jnp.full((batch, queries, 1), -1)
     if entries == 0:  # a row that nobody picks spares every implementation this case
         entry = tuple(jnp.zeros((batch, 1, kv_heads, head_dim), x.dtype) for x in entry)
     return dispatch.call(

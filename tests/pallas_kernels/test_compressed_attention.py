@@ -171,7 +171,7 @@ CASES = {
     "the whole past, tail": Case(tokens=13, window=None, tail_only=True, chunk=(4, 2)),
     "documents": Case(tokens=23, documents=3, sink=True),
     "documents, tail, dynamic": Case(tokens=23, documents=3, tail_only=True, dynamic=True),
-    "some positions": Case(positions=(3, 18, -1, 7, 7), sink=True),
+    "some positions": Case(heads=3, positions=(3, 18, -1, 7, 7), sink=True),
     "nothing to read": Case(positions=(-1, -3, 5)),
     "bfloat16": Case(dtype="bfloat16", heads=4, kv_heads=2, chunk=(2, 2)),
 }

@@ -129,9 +129,14 @@ class TestRaggedPool:
         # The offset rounds the scores, and the loops see the rounded ones.
         assert_close(compiled(name)(value, score, chunk), by_loops(value, score, chunk, ENTRIES))
 
-    def test_a_tile_of_entries_reaches_one_row_into_a_tile_of_tokens(self, name):
-        value, score, _ = operands(**SHAPE)
-        chunk = jnp.broadcast_to(np.repeat(np.arange(9), [4] * 7 + [5, 12]), (2, 45))
+    @pytest.mark.parametrize("length", [4, 5])
+    def test_tiles_of_entries_end_with_a_tile_of_tokens_or_one_row_into_the_next(
+        self, name, length
+    ):
+        """The last chunk lies in two tiles of tokens, none of which may count twice."""
+        value, score, _ = operands(**SHAPE | {"tokens": 70})
+        chunk = np.repeat(np.arange(9), [4] * 7 + [length, 42 - length])
+        chunk = jnp.broadcast_to(chunk, (2, 70))
         assert_close(compiled(name)(value, score, chunk), by_loops(value, score, chunk, ENTRIES))
 
     def test_chunks_of_one_length_are_windows(self, name):
