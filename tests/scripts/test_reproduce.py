@@ -223,7 +223,7 @@ def test_a_killed_run_is_named_and_the_others_are_reported(script_env, call, tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_reproduction_is_continued(script_env, call, tmp_path, sent):
-    changes = {"final_steps": 6000, "check_every": 20, "checkpoint_every": 2000}
+    changes = {"final_steps": 3000, "check_every": 20, "checkpoint_every": 1000}
     process = subprocess.Popen(
         command(tmp_path, **changes), cwd=ROOT, env=script_env, stderr=subprocess.PIPE, text=True
     )
@@ -238,11 +238,11 @@ def test_a_stopped_reproduction_is_continued(script_env, call, tmp_path, sent):
     assert "the same command continues" in errors
     assert "Traceback" not in errors
     stopped = [read_metrics(workdir)[-1]["step"] for workdir in workdirs]
-    assert all(0 < step < 6000 for step in stopped)
+    assert all(0 < step < 3000 for step in stopped)
     for workdir, step in zip(workdirs, stopped, strict=True):
         assert (workdir / "checkpoints" / str(step)).is_dir()
     done = call(command(tmp_path, **changes))
     assert done.returncode == 0, done.stderr
     check_report(tmp_path)
     for workdir in workdirs:
-        assert [row["step"] for row in read_metrics(workdir)] == list(range(20, 6001, 20))
+        assert [row["step"] for row in read_metrics(workdir)] == list(range(20, 3001, 20))
