@@ -26,6 +26,7 @@ from typing import Any
 
 from absl import flags
 
+from phasejax.files import write_atomic
 from scripts import running
 from scripts.kernel_programs import Program, function_of, programs
 from scripts.time_limit import Worker
@@ -172,9 +173,9 @@ def write(result: dict[str, Any], json_file: str | None, table: str | None) -> N
     if json_file:
         head = json.dumps({k: v for k, v in result.items() if k != "rows"}, indent=2)[:-2]
         rows = ",\n".join(f"    {json.dumps(row)}" for row in result["rows"])
-        Path(json_file).write_text(f'{head},\n  "rows": [\n{rows}\n  ]\n}}\n')
+        write_atomic(Path(json_file), f'{head},\n  "rows": [\n{rows}\n  ]\n}}\n')
     if table:
-        Path(table).write_text(as_markdown(result))
+        write_atomic(Path(table), as_markdown(result))
 
 
 def check_names(kind: str, names: list[str], known: list[str]) -> None:
@@ -190,10 +191,11 @@ def check_names(kind: str, names: list[str], known: list[str]) -> None:
 
 def main(_: list[str]) -> None:
     """Maps flags to arguments."""
+    running.check_json(_JSON.value)
     every = programs("pallas_tpu")
     known = sorted({program.op for program in every})
-    running.guarded(check_names, "ops", _OPS.value, known)
-    running.guarded(check_names, "devices", _DEVICES.value, list(TOPOLOGIES))
+    check_names("ops", _OPS.value, known)
+    check_names("devices", _DEVICES.value, list(TOPOLOGIES))
     os.environ.update(ENVIRONMENT)
     try:
         result: dict[str, Any] = {"versions": versions()}

@@ -306,9 +306,7 @@ def show(result: dict[str, Any]) -> None:
 def main(_: list[str]) -> None:
     """Maps flags to arguments."""
     running.check_json(_JSON.value)
-    result = running.guarded(
-        bench, compare=_COMPARE.value, repeats=_REPEATS.value, contexts=_CONTEXTS.value
-    )
+    result = bench(compare=_COMPARE.value, repeats=_REPEATS.value, contexts=_CONTEXTS.value)
     show(result)
     running.write_json(_JSON.value, result)
 

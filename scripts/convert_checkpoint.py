@@ -27,8 +27,7 @@ def main(_: list[str]) -> None:
     """Maps flags to arguments."""
     from phasejax.checkpoints import convert_hf
 
-    running.guarded(
-        convert_hf,
+    convert_hf(
         _SOURCE.value,
         _DESTINATION.value,
         _DTYPE.value,

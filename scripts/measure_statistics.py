@@ -4,10 +4,10 @@
 
   python -m scripts.measure_statistics --json=docs/results/statistics.json
 
-takes about six minutes on one core. Reported are false alarms of the periodicity tests (5% is
-right, unless the row says that it fails on purpose), power, how often the scan names the planted
-period or a wrong one, and how often each end of the interval of a gap misses the true gap (2.5% at
-most is right), beside the lower end of a percentile bootstrap.
+Reported are false alarms of the periodicity tests (5% is right, unless the row says that it fails
+on purpose), power, how often the scan names the planted period or a wrong one, and how often each
+end of the interval of a gap misses the true gap (2.5% at most is right), beside the lower end of a
+percentile bootstrap. How long it took is in the file.
 """
 
 import platform

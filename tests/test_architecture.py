@@ -113,7 +113,7 @@ def test_the_library_is_silent_and_leaves_settings_alone(path):
 
 
 @parametrize_files("scripts")
-def test_configs_are_read_by_scripts_through_flags(path):
+def test_scripts_import_no_tests(path):
     assert not {name for name in imports(path) if name.startswith("tests")}
 
 

@@ -5,8 +5,8 @@
 Two layers of width 64 with 4 query heads and 1 KV head of 16, untied, without a sink; 20 records
 in 113 tokens, 32 keys and 32 values, residues modulo 24.
 
-After the long recipe entries of up to four tokens answer at every phase, so the short one, which
-stops before that, is for strides up to 4. Each has a control of its own.
+After the long recipe windows of 2 answer at nearly every phase, so the short one, which stops
+before that, is for strides up to 4. Each has a control of its own.
 """
 
 from typing import Any

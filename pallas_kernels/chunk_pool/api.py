@@ -22,7 +22,8 @@ def chunk_pool(
 
     E chunks of S rows, each with L lanes. The entry of a chunk pools its last lane together with
     the lane before it of the chunk before, and so on: W = L * S rows in one softmax. So L = 1 is
-    W = S, and L = 2 is W = 2S, of whose first entry only the second half exists.
+    W = S (arXiv:2609.36322), and L = 2 is W = 2S, of whose first entry only the second half exists
+    (DeepSeek-V4's CSA, arXiv:2606.19348).
 
     Args:
         payload: what is pooled.

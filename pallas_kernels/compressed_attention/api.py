@@ -46,6 +46,8 @@ def compressed_attention(
 ) -> Float[Array, "B Q N H"]:
     """One softmax over exact tokens nearby, the entries that are complete, and the sink.
 
+    The attention of arXiv:2609.36322; without an indexer that of DeepSeek-V4 (arXiv:2606.19348).
+
     Args:
         query: finished queries (normalised, rotated); the scale H^-0.5 is applied here.
         key: finished keys of the tokens 0 .. T - 1.

@@ -47,8 +47,8 @@ def index_topk(
         implementation: one of IMPLEMENTATIONS, several to try in order, or None for the best here.
 
     Returns:
-        Indices and float32 scores, best first, equal scores in the order of the index. Where fewer
-        than P entries are visible the rest is index -1 and score -inf.
+        Indices and scores, float32 or wider, best first, equal scores in the order of the index.
+        Where fewer than P entries are visible the rest is index -1 and score -inf.
 
     Raises:
         ValueError: if shapes or dtypes disagree, or, outside jit, if an end is negative.

@@ -26,7 +26,7 @@ def ragged_pool(
     Args:
         value: what is pooled.
         score: gate scores of every channel, or [B, T, 1] for one gate a token; None weighs the
-            tokens of a chunk alike. The softmax is in float32.
+            tokens of a chunk alike. The softmax is in float32 or wider.
         chunk: which chunk each token belongs to, not decreasing along a row. Ids below 0 or from
             `entries` on are pooled nowhere: which tokens those are when there are more chunks than
             entries is the caller's choice.

@@ -30,6 +30,8 @@ def selected_attention(
 ) -> Float[Array, "B Q N H"]:
     """One softmax over the last `window` tokens, the picked entries and the sink.
 
+    The core attention of DeepSeek-V4 (arXiv:2606.19348) where an indexer chooses.
+
     A sequence may come in parts: with the window - 1 tokens before it, a part gives what it would
     give within the whole. At 131072 tokens the queries of DeepSeek-V4-Flash alone fill half of the
     memory of a v5e.
@@ -50,7 +52,8 @@ def selected_attention(
         implementation: one of IMPLEMENTATIONS, several to try in order, or None for the best here.
 
     Returns:
-        The mixed values, in the dtype of `query`; scores and softmax are float32.
+        The mixed values, in the dtype of `query`; scores and softmax are float32 or
+        wider.
 
     Raises:
         ValueError: if shapes or dtypes disagree, or, outside jit, if an index is no entry's.

@@ -57,8 +57,11 @@ class OffsetPool(nnx.Module):
         gate: how much each offset counts, see the module's docstring.
         gate_bias: whether the offsets have biases b_i.
         post_norm: whether each payload is RMS-normalised per head before it is averaged.
+        norm_eps: epsilon of that norm.
         kernel_init: initializer of the payload maps and gate maps.
         dtype: dtype of the payload products; gates are always float32.
+        param_dtype: dtype of the parameters.
+        rngs: parameter keys.
     """
 
     def __init__(
@@ -165,6 +168,7 @@ class StaticCompressor(Compressor):
         num_kv_heads: K.
         head_dim: H.
         tie_kv: whether values reuse the finished keys, so that there is no value branch.
+        dtype: dtype of the payload products, and of what a stream keeps.
         rngs: parameter keys.
         **branch: see OffsetPool.
     """

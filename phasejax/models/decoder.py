@@ -111,7 +111,7 @@ class Decoder(nnx.Module, abc.ABC):
             max_rollback: how many can be taken back at once.
 
         Raises:
-            ValueError: if there is no stream, or no place for a token.
+            ValueError: for an argument that is no whole number or too small.
         """
         for name, value, low in (
             ("batch", batch, 1),
@@ -133,7 +133,8 @@ class Decoder(nnx.Module, abc.ABC):
 
         Raises:
             ValueError: if there are no tokens, some lie outside the vocabulary, lengths do not fit
-                them, the cache is of another model or batch, or a stream would pass its capacity.
+                them, padding names no side, the cache is of another model or batch, or a stream
+                would pass its capacity.
         """
         check_tokens(tokens, lengths, padding, self.config.vocab_size, prompts=cache is None)
         if cache is not None:

@@ -410,27 +410,6 @@ def test_every_row_of_a_batch_stands_alone():
         np.testing.assert_allclose(alone[0], whole[b], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("most", [0, 2**20])
-def test_tokens_that_are_all_entries_are_full_attention(monkeypatch, most):
-    monkeypatch.setattr(xla_blocked, "ONE_PIECE", most)
-    arrays, _ = Case(window=None).operands()
-    query, key, value = (arrays[name] for name in ("query", "key", "value"))
-
-    def attend(exact, entries, end):
-        operands = (
-            query,
-            *(x[:, exact] for x in (key, value)),
-            *(x[:, entries] for x in (key, value)),
-        )
-        position = jnp.arange(query.shape[1])
-        call = functools.partial(api.compressed_attention, window=None, query_position=position)
-        return jax.jit(call)(*operands, end)
-
-    some, none = slice(None), slice(0)
-    wanted = attend(some, none, jnp.zeros(0, jnp.int32))
-    np.testing.assert_allclose(attend(none, some, jnp.arange(key.shape[1])), wanted, atol=1e-6)
-
-
 def compiled_memory(tokens: int, *, gradient: bool) -> int:
     """Temporary bytes of a compiled call with W8/S8, window 16; nothing is run."""
     shape = jax.ShapeDtypeStruct((1, tokens, 2, 8), jnp.float32)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.compressed_attention import api
+from pallas_kernels.compressed_attention import api, xla_blocked
 from pallas_kernels.compressed_attention.masks import covered_tokens
 from tests.pallas_kernels.compare import assert_close
 from tests.pallas_kernels.test_compressed_attention import Case
@@ -34,6 +34,27 @@ def test_streams_that_keep_the_last_tokens_read_what_the_whole_reads(tail_only):
     query = cut(arrays["query"], queries)
     found = run(**arrays | {"query": query}, **call, first=first, query_position=queries)
     assert_close(found, cut(whole, queries))
+
+
+@pytest.mark.parametrize("most", [0, 2**20])
+def test_tokens_that_are_all_entries_are_full_attention(monkeypatch, most):
+    monkeypatch.setattr(xla_blocked, "ONE_PIECE", most)
+    arrays, _ = Case(window=None).operands()
+    query, key, value = (arrays[name] for name in ("query", "key", "value"))
+
+    def attend(exact, entries, end):
+        operands = (
+            query,
+            *(x[:, exact] for x in (key, value)),
+            *(x[:, entries] for x in (key, value)),
+        )
+        position = jnp.arange(query.shape[1])
+        call = functools.partial(api.compressed_attention, window=None, query_position=position)
+        return jax.jit(call)(*operands, end)
+
+    some, none = slice(None), slice(0)
+    wanted = attend(some, none, jnp.zeros(0, jnp.int32))
+    np.testing.assert_allclose(attend(none, some, jnp.arange(key.shape[1])), wanted, atol=1e-6)
 
 
 def test_covered_tokens_of_many_entries():
