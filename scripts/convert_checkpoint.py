@@ -8,6 +8,8 @@ Reads the released formats (fp8 and fp4 with scales) and what transformers write
 and shape first, and needs the memory of one shard. Draft layers are left out.
 """
 
+from typing import Any, cast
+
 from absl import flags
 
 from scripts import running
@@ -31,7 +33,7 @@ def main(_: list[str]) -> None:
         _SOURCE.value,
         _DESTINATION.value,
         _DTYPE.value,
-        layout=_LAYOUT.value,
+        layout=cast(Any, _LAYOUT.value),  # absl-py has seen that it is one of them
         max_bytes=int(_SHARD_GB.value * 1e9),
     )
 
