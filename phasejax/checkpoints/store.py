@@ -24,8 +24,8 @@ class CheckpointStore:
     """Saves and restores a pytree by step: a folder STEP of Orbax, and STEP.json.
 
     STEP.json holds the SHA-256 of every leaf, because Orbax does not notice a changed byte, and of
-    itself. It is written before the folder is committed, so no checkpoint of ours is without; one
-    of phasejax 0.1.0 is, and is read with a warning that it was not verified.
+    itself. It is written before the folder is committed, so no checkpoint is stored without; one
+    that has lost it is read with a warning that it was not verified.
 
     Args:
         directory: folder of the checkpoints; made when first saved to.
@@ -126,7 +126,7 @@ class CheckpointStore:
             check_digests(tree, described["leaves"])
         else:
             logger.warning(
-                "Checkpoint %d is read unverified: %s is missing, as it is with phasejax 0.1.0.",
+                "Checkpoint %d is read unverified: %s is missing.",
                 step,
                 self._description(step),
             )
