@@ -233,7 +233,7 @@ def test_a_stopped_reproduction_is_continued(script_env, call, tmp_path, sent):
     while not any(map(read_metrics, workdirs)) and time.monotonic() < until:
         time.sleep(0.1)
     process.send_signal(sent)
-    _, errors = process.communicate(timeout=200)
+    _, errors = process.communicate(timeout=500)
     assert process.returncode == 3, errors
     assert "the same command continues" in errors
     assert "Traceback" not in errors
