@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 
 import phasejax
+from phasejax.models.decoder import Decoder
 from phasejax.models.deepseek_v4.presets import preset
 from phasejax.models.inputs import check_cache, check_tokens
 from tests.golden import fill, filled
@@ -175,3 +176,53 @@ def test_what_can_be_taken_back_is_counted_by_stream(model):
         back.rollback(2)
     assert cache.length.tolist() == [6, 2]
     assert not back.fails(jnp.asarray([17, 0])).any() and back.fails(jnp.asarray([18, 0]))[0]
+
+
+class Loaded(Decoder):
+    """A die: token t has the logit t, whatever came before."""
+
+    def __init__(self):
+        self.config = TINY
+
+    def forward(self, tokens, position, states, count):
+        return jnp.broadcast_to(jnp.arange(2.0), (*tokens.shape, 2)), []
+
+    def init_states(self, batch, capacity, spare):
+        return []
+
+
+def test_draws_are_new_at_every_step_and_follow_the_temperature():
+    tokens = jnp.zeros((64, 1), jnp.int32)
+    for temperature in (0.5, 2.0):
+        got = np.asarray(
+            phasejax.generate(
+                Loaded(),
+                tokens,
+                max_new_tokens=64,
+                temperature=temperature,
+                key=jax.random.key(3),
+            )
+        )
+        chance = 1 / (1 + np.exp(-1 / temperature))  # of token 1: 0.88, 0.62
+        np.testing.assert_allclose(got.mean(), chance, atol=0.03)  # 4 standard deviations
+        assert got.mean(axis=1).min() > 0 and got.mean(axis=1).std() < 0.1  # steps are apart
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(max_new_tokens=2.0), "max_new_tokens=2.0, but it must be a whole number"),
+        (dict(max_new_tokens=True), "max_new_tokens=True, but it must be a whole number"),
+        (dict(temperature=float("nan")), "temperature=nan, but it must be a finite number"),
+        (dict(temperature=float("inf")), "temperature=inf, but"),
+        (dict(temperature="1"), "temperature=1, but"),
+        (dict(temperature=0.5, key=0), r"key=0: draws need a key, so pass key=jax.random.key"),
+        (dict(temperature=0.5, key=jax.random.split(jax.random.key(0), 2)), "draws need a key"),
+        (dict(tokens=jnp.full((1, 2), VOCABULARY)), f"tokens hold {VOCABULARY}, but"),
+    ],
+)
+def test_what_cannot_be_generated_is_named(changes, message):
+    generate = getattr(phasejax.generate, "__wrapped__", phasejax.generate)
+    arguments = {"tokens": TOKENS, "max_new_tokens": 2} | changes
+    with pytest.raises(ValueError, match=message):
+        generate(Loaded(), **arguments)

@@ -344,7 +344,8 @@ def test_27_hadamard_on_both_sides_changes_no_score(monkeypatch):
     monkeypatch.setattr(quantization, "_round_groups", lambda x, *_: x)
     monkeypatch.setattr("phasejax.models.deepseek_v4.attention.round_entry", lambda x, _: x)
     x = jnp.asarray(hidden(40))
-    rotated, plain = (np.asarray(attention(index_topk=3, quantized=q)(x)) for q in (True, False))
+    sizes = dict(index_topk=3, head_dim=68, index_dim=32)  # whole groups
+    rotated, plain = (np.asarray(attention(quantized=q, **sizes)(x)) for q in (True, False))
     np.testing.assert_allclose(rotated, plain, atol=1e-5 * np.abs(plain).max())
 
 
