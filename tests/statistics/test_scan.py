@@ -173,7 +173,13 @@ def test_depth_trend_names_no_period(trend: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "period"), [(DEAD_PHASE, 8), ([0.45, 0.55], 2), ([0.5, 0.5, 0.5, 0.5, 0.6], 5)]
+    ("profile", "period"),
+    [
+        (DEAD_PHASE, 8),
+        ([0.45, 0.55], 2),
+        ([0.5, 0.5, 0.5, 0.5, 0.6], 5),
+        ([1.0] * 7 + [0.5], 8),  # all noise at one phase, where it must stay under the null
+    ],
 )
 def test_nested_test_holds_its_level_under_an_effect(profile: object, period: int) -> None:
     below = []
