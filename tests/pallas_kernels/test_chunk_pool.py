@@ -200,6 +200,11 @@ class TestOnTpu:
                 pallas_tpu.chunk_pool, *(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes)
             )
 
+    def test_gates_may_cross_panels(self):
+        """Gates of 48 channels: the third lies in both panels of 128."""
+        assert pallas_tpu._gates_of(0, 192, 4) == [(0, 0), (1, 48), (2, 96)]
+        assert pallas_tpu._gates_of(1, 192, 4) == [(2, -32), (3, 16)]
+
     @pytest.mark.parametrize("entries", [1, 16, 17, 4096])
     @pytest.mark.parametrize(("stride", "channels"), [(1, 64), (8, 1024), (128, 512)])
     def test_tiles_are_whole_slabs(self, entries, stride, channels):

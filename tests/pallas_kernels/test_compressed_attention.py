@@ -173,7 +173,8 @@ CASES = {
     "documents, tail, dynamic": Case(tokens=23, documents=3, tail_only=True, dynamic=True),
     "some positions": Case(heads=3, positions=(3, 18, -1, 7, 7), sink=True),
     "nothing to read": Case(positions=(-1, -3, 5)),
-    "bfloat16": Case(dtype="bfloat16", heads=4, kv_heads=2, chunk=(2, 2)),
+    # Many tiles of tokens, few of entries, and a last tile of queries that is mostly filling.
+    "bfloat16": Case(41, 4, 2, window=3, chunk=(16, 16), dtype="bfloat16"),
 }
 SLOW = {"span of one", "groups", "the whole past", "shorter than W", "nothing to read"}
 # What a simulated TPU is tried on in every run; it compiles for seconds.
@@ -241,10 +242,11 @@ class TestCompressedAttention:
         assert np.all(np.asarray(gradient["entry_value"])[:, ~real] == 0)
         assert np.any(np.asarray(gradient["entry_value"])[:, real] != 0)
 
-    def test_large_scores_do_not_overflow(self, name):
+    @pytest.mark.parametrize("large", ["query", "sink"])
+    def test_large_scores_do_not_overflow(self, name, large):
         case = CASES["window and sink"]
         arrays, _ = case.operands()
-        arrays["query"] = arrays["query"] * 1e4
+        arrays[large] = jnp.abs(arrays[large]) * 1e4
         gradient, out = compiled(name, case)(arrays)
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
         wanted = in_float64(case.attend(reference.compressed_attention), arrays)
@@ -298,7 +300,7 @@ class TestOnTpu:
     """The kernels on a simulated TPU, and what a real one would compile."""
 
     def test_memory_that_was_not_written_is_not_read_and_nothing_races(self):
-        case = Case(tokens=11, documents=2, heads=2, batch=1, sink=True, chunk=(4, 2))
+        case = Case(11, documents=2, batch=1, sink=True, chunk=(4, 2), shared=True)
         arrays, _ = case.operands()
 
         def run(arrays, interpret):
@@ -451,6 +453,8 @@ def test_a_tile_of_scores_fits_a_cache(span):
         assert 1 <= blocks.query <= query[1]
         assert 1 <= blocks.token <= query[1]
         assert query[0] * query[2] * blocks.query * max(blocks.token, blocks.entry) <= 2**20
+        if span == 16:  # all that a tile of queries reads nearby
+            assert blocks.token >= min(query[1], blocks.query + span - 1)
 
 
 class TestBadInput:

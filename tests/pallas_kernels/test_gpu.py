@@ -65,6 +65,10 @@ class TestChunkPool:
         both = test_chunk_pool.values_and_gradients(lambda *x: chunk_pool.chunk_pool(*x))
         assert lower_for_gpu(both, x).count(TRITON) == 2
 
+    @pytest.mark.parametrize("gates", [1, 6, 12, 512])
+    def test_tiles_divide_the_gates(self, gates):
+        assert gates % chunk_pool.gpu_heuristic(100, gates, 8).gate == 0
+
     def test_channels_that_are_no_tile_fall_through(self):
         x = test_chunk_pool.operands((1, 2, 2, 1, 6, 1))
         with pytest.raises(NotImplementedError, match="D / G=6"):
@@ -85,7 +89,7 @@ class TestCompressedAttention:
     def case(name):
         return dataclasses.replace(test_compressed_attention.CASES[name], head_dim=16)
 
-    @pytest.mark.parametrize("name", mostly_slow(CASES, fast=("documents",)))
+    @pytest.mark.parametrize("name", mostly_slow(CASES, fast=("documents", "one array")))
     def test_values_and_gradients(self, name):
         case = self.case(name)
         arrays, _ = case.operands()
