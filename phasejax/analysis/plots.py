@@ -7,6 +7,7 @@ Every function returns a matplotlib Figure; save it with phasejax.analysis.figur
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -63,9 +64,10 @@ def _mean_of(blocks: Sequence[dict[str, Any]], name: str) -> str:
 
 
 def set_title(axes: Axes, title: str, pad: float = 18) -> None:
-    """A title that is set smaller where it is too long for a panel."""
-    size = min(10.0, 10.0 * 33 / len(title))
-    axes.set_title(title, fontweight="bold", pad=pad, fontsize=size)
+    """A title; one that is too long for a panel is set smaller, and on two lines."""
+    lines = textwrap.wrap(title, max(33, 2 * len(title) // 3))
+    size = min(10.0, 10.0 * 33 / max(map(len, lines)))
+    axes.set_title("\n".join(lines), fontweight="bold", pad=pad, fontsize=size)
 
 
 def draw_accuracy(axes: Axes, group: Group, condition: str = "prefix") -> None:

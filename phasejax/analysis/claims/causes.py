@@ -5,7 +5,7 @@
 from typing import Any
 
 from phasejax.analysis.claims.claim import NOT_TESTED, Claim, compressed, status_of
-from phasejax.analysis.verdicts import by_variant, extent, follows, is_learned, name_of
+from phasejax.analysis.verdicts import by_variant, extent, follows, is_learned
 
 
 def not_only_boundary(summary: dict[str, Any]) -> Claim:
@@ -33,17 +33,21 @@ def not_only_boundary(summary: dict[str, Any]) -> Claim:
 def gates_specialise(summary: dict[str, Any]) -> Claim:
     """Some learned gate has a static effective number below 0.6 W (paper, section "Gates")."""
     title = "Some heads' gates favour fixed offsets, whatever the input."
-    counts = []
+    counts: dict[int, tuple[int, int]] = {}
+    able = []
     for entry in filter(is_learned, compressed(summary)):
         keys = [row for row in entry["gates"] or () if row["branch"] == "key"]
         static = [value for row in keys for value in row["static"]]
         if static and "uniform averaging" not in entry["differences"]:
+            able.append(entry)
             few = sum(value < 0.6 * entry["window"] for value in static)
-            counts.append((few, len(static), name_of(entry)))
+            counts[id(entry)] = few, len(static)
     if not counts:
         return Claim("gates", title, NOT_TESTED, "No gates of a learned run were captured.")
-    text = "Heads with fewer than 0.6 W effective offsets: " + "; ".join(
-        f"{name}: {few} of {total}" for few, total, name in counts
-    )
-    hits = sum(few > 0 for few, _, _ in counts)
-    return Claim("gates", title, status_of(hits, len(counts)), text + ".")
+    parts = []
+    for variant, group in by_variant(able).items():
+        few = ", ".join(str(counts[id(entry)][0]) for entry in group)
+        parts.append(f"{variant}: {few} of {counts[id(group[0])][1]}")
+    text = "Heads with fewer than 0.6 W effective offsets, by run: " + "; ".join(parts) + "."
+    hits = sum(few > 0 for few, _ in counts.values())
+    return Claim("gates", title, status_of(hits, len(counts)), text)
