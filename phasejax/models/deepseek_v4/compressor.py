@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from pallas_kernels.chunk_pool.api import chunk_pool
 from phasejax.compress.base import Compressor, Entries
 from phasejax.compress.history import extend, recall, rewind
 from phasejax.models.deepseek_v4.config import SCHEMES, DeepseekV4Config
@@ -88,15 +89,12 @@ class WindowCompressor(Compressor):
     def _parts(self) -> tuple[int, int, int]:
         return (1 if self.gate is None else 2), self.lanes, self.channels
 
-    def _windows(self, rows: Float[Array, "B T F"]) -> Float[Array, "B E W P C"]:
-        """The slots of all full windows of a sequence that starts at position 0."""
-        batch, tokens, _ = rows.shape
+    def _chunks(self, hidden: Hidden) -> Float[Array, "B E S P L C"]:
+        """Parts and lanes of all full chunks of a sequence that starts at position 0."""
+        batch, tokens, _ = hidden.shape
         entries = tokens // self.ratio
-        rows = rows[:, : entries * self.ratio]
-        rows = rows.reshape(batch, entries, self.ratio, *self._parts)
-        *earlier, own = (rows[..., lane, :] for lane in range(self.lanes))
-        pad = ((0, 0), (1, 0), (0, 0), (0, 0), (0, 0))
-        return jnp.concatenate([*(jnp.pad(lane, pad)[:, :entries] for lane in earlier), own], 2)
+        rows = self._project(hidden)[:, : entries * self.ratio]
+        return rows.reshape(batch, entries, self.ratio, *self._parts)
 
     def _first_slot(self, index: Int[Array, "*R E"]) -> Int[Array, "*R E"]:
         """Token of an entry's first slot, negative where the prompt has none."""
@@ -116,14 +114,10 @@ class WindowCompressor(Compressor):
 
     def _entries(
         self,
-        slots: Float[Array, "B E W P C"],
+        pooled: Float[Array, "B E C"],
         index: Int[Array, "*R E"],
         valid: Bool[Array, "*R E"],
     ) -> Entries:
-        pooled = slots[:, :, -1, 0]
-        if self.gate is not None:
-            weights = self._weights(slots[..., 1, :], index)
-            pooled = jnp.sum(weights * slots[..., 0, :], axis=2)
         position = index * self.ratio  # the first token of an entry's own window
         return Entries(
             key=pooled.astype(self.dtype)[:, :, None],
@@ -135,16 +129,24 @@ class WindowCompressor(Compressor):
         )
 
     def __call__(self, hidden: Hidden) -> Entries:
-        slots = self._windows(self._project(hidden))
-        index = jnp.arange(slots.shape[1], dtype=jnp.int32)
-        return self._entries(slots, index, jnp.ones(index.shape, bool))
+        chunks = self._chunks(hidden)
+        pooled = chunks[:, :, -1, 0, -1]
+        if self.gate is not None:
+            places = (self.ratio, self.lanes, self.channels)
+            bias = None if self.bias is None else self.bias[...].reshape(places)
+            pooled = chunk_pool(chunks[..., 0, :, :], chunks[..., 1, :, :], bias)
+        index = jnp.arange(chunks.shape[1], dtype=jnp.int32)
+        return self._entries(pooled, index, jnp.ones(index.shape, bool))
 
     def gates(self, hidden: Hidden) -> dict[str, Float[Array, "B E W K C"]]:
         """Weights of the slots; an ungated compressor weighs its one token with 1."""
         if self.gate is None:
             return {"key": jnp.ones((*hidden.shape[:2], 1, 1, 1), jnp.float32)}
-        slots = self._windows(self._project(hidden))
-        weights = self._weights(slots[..., 1, :], jnp.arange(slots.shape[1]))
+        score = self._chunks(hidden)[..., 1, :, :]
+        entries, pad = score.shape[1], ((0, 0), (1, 0), (0, 0), (0, 0))
+        *earlier, own = (score[..., lane, :] for lane in range(self.lanes))
+        slots = [*(jnp.pad(lane, pad)[:, :entries] for lane in earlier), own]
+        weights = self._weights(jnp.concatenate(slots, axis=2), jnp.arange(entries))
         return {"key": weights[:, :, :, None]}
 
     def max_entries(self, tokens: int) -> int:
@@ -172,5 +174,10 @@ class WindowCompressor(Compressor):
         lanes = [
             part[..., lane, :] for lane, part in enumerate(jnp.split(slots, self.lanes, axis=2))
         ]
-        entries = self._entries(jnp.concatenate(lanes, axis=2), index, valid)
+        slots = jnp.concatenate(lanes, axis=2)
+        pooled = slots[:, :, -1, 0]
+        if self.gate is not None:
+            weights = self._weights(slots[..., 1, :], index)
+            pooled = jnp.sum(weights * slots[..., 0, :], axis=2)
+        entries = self._entries(pooled, index, valid)
         return WindowState(extend(state.rows, rows, count), state.length + count), entries
