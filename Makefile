@@ -51,8 +51,8 @@ notebooks: setup  ## execute every notebook; outputs are not stored
 lint: setup  ## formatting, lint, types
 	@$(BIN)/ruff format --check --quiet --output-format=concise . || { echo 'run `make format`'; exit 1; }
 	@$(BIN)/ruff check --quiet --output-format=concise .
-	@$(BIN)/pyrefly check --preset=default --ignore=untyped-import --summary=none \
-		--extend-project-excludes='tests/**' --python-interpreter-path=$(BIN)/python
+	@$(BIN)/pyrefly check --preset=default --ignore=untyped-import --min-severity=error \
+		--summary=none --extend-project-excludes='tests/**' --python-interpreter-path=$(BIN)/python
 
 format: setup  ## format the code and repair what can be repaired
 	@$(BIN)/ruff check --fix --quiet . || true
