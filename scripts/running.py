@@ -13,6 +13,7 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -183,6 +184,22 @@ def total_seconds(workdir: Path, spent: float) -> float:
     return seconds
 
 
+def serve() -> None:
+    """Makes this process of a pool leave Ctrl-C to its parent, and end when that does.
+
+    Of itself it would wait for ever for the work of a parent that was killed.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
 def write_report(
     workdirs: Sequence[str | Path],
     report: Path,
@@ -214,8 +231,7 @@ def write_report(
         console.status("Testing for periods, drawing the report"),
         concurrent.futures.ProcessPoolExecutor(
             mp_context=multiprocessing.get_context("spawn"),
-            initializer=signal.signal,  # Ctrl-C reaches every process; only this one answers
-            initargs=(signal.SIGINT, signal.SIG_IGN),
+            initializer=serve,
         ) as pool,
     ):
         summary = summarize(loaded, permutations=permutations, map_runs=pool.map)

@@ -6,6 +6,7 @@ JAX reads its environment once, when it is first imported, so this file sets it 
 """
 
 import os
+import signal
 import sys
 from importlib.util import find_spec
 
@@ -14,6 +15,10 @@ XLA_FLAGS = (
     # Compilation takes half the time; what is compiled runs at less than half the speed.
     "--xla_backend_optimization_level=0",
 )
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in the background deaf to Ctrl-C, and so would be all that we start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 OUTSIDE = dict(os.environ)  # what a person's shell would give a script
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

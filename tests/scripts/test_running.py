@@ -3,6 +3,12 @@
 """What the scripts share: the clock of a job, errors of the system, the peer of the benchmark."""
 
 import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +70,38 @@ def test_ctrl_c_ends_in_one_line(monkeypatch):
     monkeypatch.setattr(running.logging, "level_debug", lambda: True)
     with pytest.raises(KeyboardInterrupt):
         guarded(interrupted)
+
+
+POOL = """
+import concurrent.futures, multiprocessing, os, time
+from scripts import running
+if __name__ == "__main__":
+    pool = concurrent.futures.ProcessPoolExecutor(
+        1, mp_context=multiprocessing.get_context("spawn"), initializer=running.serve
+    )
+    print(pool.submit(os.getpid).result(), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_pool_ends_with_its_parent_however_that_ends(script_env, tmp_path):
+    (tmp_path / "pool.py").write_text(POOL)
+    root = Path(__file__).parents[2]
+    parent = subprocess.Popen(
+        [sys.executable, str(tmp_path / "pool.py")],
+        env=script_env | {"PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    worker = int(parent.stdout.readline())
+    os.kill(worker, signal.SIGINT)  # which it does not hear
+    assert os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOHANG) is None
+    parent.kill()
+    parent.wait()
+    until = time.monotonic() + 60
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{worker}").exists()
 
 
 def test_errors_of_the_program_are_shown_whole():
