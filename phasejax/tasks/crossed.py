@@ -225,8 +225,7 @@ def crossed_design(task: TaskConfig, documents: int, padding: Padding, seed: int
     content = draw_content(task, documents, rng)
     # Targets are spread evenly over the records. The demonstrations must stay other records.
     target = np.arange(documents) % task.num_records
-    queried = _with_target(content.queried, target, task.num_records)
-    content = dataclasses.replace(content, queried=queried)
+    content = dataclasses.replace(content, queried=_with_target(content.queried, target))
     lead = task.context - task.movable
     offsets = lead + target * task.record_length
     shift = draw_shifts(offsets, task.residues, rng)
@@ -235,15 +234,10 @@ def crossed_design(task: TaskConfig, documents: int, padding: Padding, seed: int
     return CrossedDesign(task, padding, content, shift, position, seed)
 
 
-def _with_target(queried: np.ndarray, target: np.ndarray, records: int) -> np.ndarray:
-    """Puts the target last; where a demonstration asked for it, that one takes the former last.
-
-    Where there are no more records than queries, the former last may be the target as well; then
-    the demonstration asks for the next record, as its answer would stand among the exact tokens.
-    """
+def _with_target(queried: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Puts the target last; where a demonstration asked for it, that one takes the former last."""
     queried = queried.copy()
-    demonstrations, former = queried[:, :-1], queried[:, -1]
-    other = np.where(former == target, (target + 1) % records, former)
-    queried[:, :-1] = np.where(demonstrations == target[:, None], other[:, None], demonstrations)
+    demonstrations = queried[:, :-1]
+    queried[:, :-1] = np.where(demonstrations == target[:, None], queried[:, -1:], demonstrations)
     queried[:, -1] = target
     return queried

@@ -110,7 +110,7 @@ def make_run(
 @pytest.fixture(scope="session")
 def quick_runs(tmp_path_factory) -> Path:
     """One run of each planted profile: what the quick preset leaves."""
-    directory = tmp_path_factory.mktemp("quick")
+    directory = tmp_path_factory.mktemp("preset") / "quick"
     for name in PLANTED:
         workdir = make_run(directory, name)
         if name not in IN_SEQUENCE:

@@ -125,7 +125,9 @@ def test_rows_are_what_the_model_says_of_the_prompts(evaluated, padding):
 
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_rows_of_separated_records_point_at_their_values(padding):
-    task = TaskConfig(num_records=4, context=40, num_keys=9, separation=2, residues=8)
+    task = TaskConfig(
+        num_records=4, context=40, num_keys=9, separation=2, residues=8, demonstrations=2
+    )
     design = crossed_design(task, 32, padding, 0)
     seen = []
 

@@ -96,7 +96,7 @@ CASES = [
     ("bench_decode transformers", "'transformers' stands without the name of a flag"),
     ("bench_decode --compare=torch", "flag --compare=torch: value should be one of"),
     ("bench_decode --contexts=0", "flag --contexts=0: 0 is not a positive integer"),
-    ("bench_decode --contexts=1K", "flag --contexts=1K"),
+    ("bench_decode --contexts=1K", "--contexts=1K, but it must be a whole number"),
     ("bench_decode --repeats=0", "flag --repeats=0"),
     ("bench_kernels --json=@/runs", "--json=@/runs is a folder: name a file"),
     ("measure_statistics --json=@/file/x.json", "--json in @/file is not a folder"),

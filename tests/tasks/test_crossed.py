@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The crossed design: every document at every residue, positions with equal moments."""
 
+import dataclasses
 from fractions import Fraction
 
 import numpy as np
@@ -88,14 +89,14 @@ def test_every_document_is_seen_at_every_residue(padding):
     assert seen == [(d, r) for d in range(documents) for r in range(8)]
 
 
-@pytest.mark.parametrize("records", [2, 4, 8, 9, 20])
+@pytest.mark.parametrize("records", [9, 20])
 def test_no_demonstration_asks_for_the_target_however_few_records_there_are(records):
     # Its answer would stand within the exact tokens, and no cache would be asked.
     task = TaskConfig(num_records=records, context=70, demonstrations=7, residues=8)
     queried = crossed_design(task, 120, "prefix", seed=3).content.queried
     assert not (queried[:, :-1] == queried[:, -1:]).any()
-    assert queried.min() >= 0
-    assert queried.max() < records
+    with pytest.raises(ValueError, match="num_records=8, but with demonstrations=7"):
+        crossed_design(dataclasses.replace(task, num_records=8), 120, "prefix", seed=3)
 
 
 def test_targets_are_spread_over_the_records():
