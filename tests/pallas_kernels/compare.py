@@ -21,11 +21,17 @@ def mostly_slow(names, *, fast=("xla_blocked",)):
 
 
 def assert_close(actual, expected, dtype="float32", err_msg=""):
-    """Compares two trees, leaf by leaf; infinite values must agree."""
-    actual, expected = jax.tree.leaves(actual), jax.tree.leaves(expected)
-    for a, e in zip(actual, expected, strict=True):
-        a, e = np.asarray(a, np.float64), np.asarray(e, np.float64)
-        scale = np.max(np.abs(e), initial=1e-30, where=np.isfinite(e))
+    """Compares two trees, leaf by leaf; infinite values must agree.
+
+    Errors are parts of a leaf's largest value, or of the tree's where the leaf is all zero.
+    """
+    actual, expected = (
+        [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(tree)]
+        for tree in (actual, expected)
+    )
+    scales = [np.max(np.abs(e), initial=0, where=np.isfinite(e)) for e in expected]
+    for a, e, scale in zip(actual, expected, scales, strict=True):
+        scale = scale or max(scales) or 1e-30
         np.testing.assert_allclose(a, e, rtol=0, atol=TOLERANCE[dtype] * scale, err_msg=err_msg)
 
 
