@@ -51,12 +51,13 @@ def check_at_least(config: Any, name: str, low: float) -> None:
         raise ValueError(f"{name}={value}, but it must be at least {low}: raise {name}.")
 
 
-def check_count(name: str, value: Any, low: int) -> None:
-    """Checks that an argument is a whole number and not below its minimum."""
+def check_count(name: str, value: Any, low: int, high: int | None = None) -> None:
+    """Checks that an argument is a whole number within its bounds."""
+    bounds = f"at least {low}" if high is None else f"between {low} and {high}"
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):
-        raise ValueError(f"{name}={value!r}, but it must be a whole number: change {name}.")
-    if value < low:
-        raise ValueError(f"{name}={value}, but it must be at least {low}: raise {name}.")
+        raise ValueError(f"{name}={value!r}, but it must be a whole number {bounds}: round it.")
+    if value < low or (high is not None and value > high):
+        raise ValueError(f"{name}={value}, but it must be {bounds}: change {name}.")
 
 
 def check_above(config: Any, name: str, low: float) -> None:

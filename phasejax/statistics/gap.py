@@ -29,7 +29,8 @@ import numpy as np
 from scipy import stats
 
 from phasejax.statistics import resampling
-from phasejax.statistics.trials import Array, ArrayLike, check_correct, check_count, check_level
+from phasejax.statistics.trials import Array, ArrayLike, check_correct, check_level
+from phasejax.validation import check_count
 
 _FOLDS = 10
 _REPEATS = 10

@@ -8,7 +8,8 @@ import numpy as np
 from scipy import stats
 
 from phasejax.statistics.resampling import bootstrap_means
-from phasejax.statistics.trials import Array, ArrayLike, check_correct, check_count, check_level
+from phasejax.statistics.trials import Array, ArrayLike, check_correct, check_level
+from phasejax.validation import check_count
 
 
 def wilson(successes: ArrayLike, trials: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:

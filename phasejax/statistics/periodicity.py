@@ -10,7 +10,8 @@ from scipy import special
 
 from phasejax.statistics import resampling
 from phasejax.statistics.folding import demean, orthonormal, phase_columns, trend_columns
-from phasejax.statistics.trials import Array, ArrayLike, check_count, check_trials
+from phasejax.statistics.trials import Array, ArrayLike, check_trials
+from phasejax.validation import check_count
 
 _TIE = 1e-5  # relative; permuted statistics are summed in float32, and ties count against an effect
 

@@ -10,7 +10,8 @@ import numpy as np
 from phasejax.statistics.folding import orthonormal, phase_columns
 from phasejax.statistics.periodicity import compare, log_tail, nuisance_basis, permutation_p
 from phasejax.statistics.repetition import repetition_p
-from phasejax.statistics.trials import Array, ArrayLike, check_count, check_level, check_trials
+from phasejax.statistics.trials import Array, ArrayLike, check_level, check_trials
+from phasejax.validation import check_count
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from phasejax.statistics.trials import Array, ArrayLike, check_count
+from phasejax.statistics.trials import Array, ArrayLike
+from phasejax.validation import check_count
 
 DEAD_PHASE = (0.64, 0.73, 0.72, 0.85, 0.76, 1.0, 1.0, 0.12)  # one of eight phases fails
 

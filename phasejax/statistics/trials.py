@@ -97,15 +97,6 @@ def check_trials(correct: ArrayLike, position: ArrayLike) -> tuple[Array, Array]
     return scores, where.astype(np.int64)
 
 
-def check_count(name: str, value: int, low: int, high: int | None = None) -> None:
-    """Checks an integer argument against its bounds."""
-    bounds = f"at least {low}" if high is None else f"between {low} and {high}"
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise ValueError(f"{name}={value!r}, but it must be an integer {bounds}: round it.")
-    if value < low or (high is not None and value > high):
-        raise ValueError(f"{name}={value}, but it must be {bounds}: change {name}.")
-
-
 def check_level(name: str, value: float) -> None:
     """Checks a confidence or significance level."""
     if not 0 < value < 1:
