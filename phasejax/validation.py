@@ -56,7 +56,7 @@ def check_count(name: str, value: Any, low: int, high: int | None = None) -> Non
     bounds = f"at least {low}" if high is None else f"between {low} and {high}"
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):
         raise ValueError(f"{name}={value!r}, but it must be a whole number {bounds}: round it.")
-    if value < low or (high is not None and value > high):
+    if int(value) < low or (high is not None and int(value) > high):
         raise ValueError(f"{name}={value}, but it must be {bounds}: change {name}.")
 
 
