@@ -30,24 +30,27 @@ def not_only_boundary(summary: dict[str, Any]) -> Claim:
     return Claim("boundary", title, status_of(len(hits), len(able)), text)
 
 
+def _fixed_heads(entry: dict[str, Any]) -> tuple[int, int]:
+    """Heads whose key gates have a static effective number below 0.6 W, and heads in all."""
+    rows = [row for row in entry["gates"] or () if row["branch"] == "key"]
+    static = [value for row in rows for value in row["static"]]
+    return sum(value < 0.6 * entry["window"] for value in static), len(static)
+
+
 def gates_specialise(summary: dict[str, Any]) -> Claim:
     """Some learned gate has a static effective number below 0.6 W (paper, section "Gates")."""
     title = "Some heads' gates favour fixed offsets, whatever the input."
-    counts: dict[int, tuple[int, int]] = {}
-    able = []
-    for entry in filter(is_learned, compressed(summary)):
-        keys = [row for row in entry["gates"] or () if row["branch"] == "key"]
-        static = [value for row in keys for value in row["static"]]
-        if static and "uniform averaging" not in entry["differences"]:
-            able.append(entry)
-            few = sum(value < 0.6 * entry["window"] for value in static)
-            counts[id(entry)] = few, len(static)
-    if not counts:
+    able = [
+        entry
+        for entry in filter(is_learned, compressed(summary))
+        if "uniform averaging" not in entry["differences"] and _fixed_heads(entry)[1]
+    ]
+    if not able:
         return Claim("gates", title, NOT_TESTED, "No gates of a learned run were captured.")
     parts = []
     for variant, group in by_variant(able).items():
-        few = ", ".join(str(counts[id(entry)][0]) for entry in group)
-        parts.append(f"{variant}: {few} of {counts[id(group[0])][1]}")
+        few, heads = zip(*map(_fixed_heads, group), strict=True)
+        parts.append(f"{variant}: {', '.join(map(str, few))} of {heads[0]}")
     text = "Heads with fewer than 0.6 W effective offsets, by run: " + "; ".join(parts) + "."
-    hits = sum(few > 0 for few, _ in counts.values())
-    return Claim("gates", title, status_of(hits, len(counts)), text)
+    hits = sum(_fixed_heads(entry)[0] > 0 for entry in able)
+    return Claim("gates", title, status_of(hits, len(able)), text)
