@@ -1,10 +1,21 @@
 # Copyright 2026 The phasejax Authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are whole or absent, whenever the process that writes them ends."""
+"""Files that are whole or absent, whenever the process that writes them ends, and their folders."""
 
 import contextlib
 import os
+import tempfile
 from pathlib import Path
+
+
+def write_error(folder: Path) -> OSError | None:
+    """Why a folder, which is made if need be, cannot be written to; None if it can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return error
 
 
 def write_atomic(path: Path, text: str) -> None:

@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from phasejax.files import write_atomic
+from phasejax.files import write_atomic, write_error
 from phasejax.training.config import RunConfig
 from scripts import config_flag
 
@@ -138,11 +137,7 @@ def check_folder(name: str, path: Path) -> None:
     Raises:
         ValueError: naming it, if that cannot be.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
+    if error := write_error(path):
         raise ValueError(
             f"{name} {path} is not a folder that can be written to ({error.strerror}): move what is"
             " there, or choose another."

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, TensorSpec, serialize_file
 
 from phasejax.checkpoints.safetensors_file import DTYPES
 from phasejax.checkpoints.shards import INDEX, SINGLE
-from phasejax.files import write_atomic
+from phasejax.files import write_atomic, write_error
 from phasejax.validation import check_count
 
 SHARD_BYTES = 5 * 10**9
@@ -71,11 +71,7 @@ def write_shards(
 
 
 def _prepare(directory: Path, needed: int) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
+    if error := write_error(directory):
         raise ValueError(
             f"directory={str(directory)!r} is none that can be written to ({error.strerror}): move"
             " what is there, or choose another."
