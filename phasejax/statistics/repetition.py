@@ -14,24 +14,24 @@ from scipy import special
 
 from phasejax.statistics.folding import demean, phase_columns, trend_columns
 from phasejax.statistics.periodicity import f_statistic
-from phasejax.statistics.trials import Array
+from phasejax.statistics.trials import Array, ArrayLike
 
 
-def repetition_p(scores: Array, position: Array, period: int, multiple: int) -> float:
-    """p-value of the improvement of one period by a multiple, against the scatter of positions.
+def repetition_p(scores: Array, position: Array, period: int, multiples: ArrayLike) -> Array:
+    """p-values of the improvement of one period by multiples, against the scatter of positions.
 
     Means of the document-demeaned scores at every position, weighted by trials, are fitted by the
-    phases of either period beside the trend; F compares what the multiple adds to what it leaves.
+    phases of either period beside the trend; F compares what a multiple adds to what it leaves.
 
     Args:
       scores: [D, M].
       position: [D, M].
       period: P; 1 for the trend alone.
-      multiple: of P.
+      multiples: [n] of P.
 
     Returns:
-      p-value of the F distribution. 0 where there are too few positions to tell: nothing is held
-      against a period that was seen once.
+      [n] p-values of the F distribution. 0 where there are too few positions to tell: nothing is
+      held against a period that was seen once.
     """
     places, where = np.unique(position, return_inverse=True)
     where = where.reshape(-1)
@@ -46,12 +46,12 @@ def repetition_p(scores: Array, position: Array, period: int, multiple: int) -> 
         weights, _, rank, _ = np.linalg.lstsq(design, means * root, rcond=1e-9)
         return float(np.square(means * root - design @ weights).sum()), int(rank)
 
-    (total, fewer), (left, rank) = fit(period), fit(multiple)
+    total, fewer = fit(period)
+    fits = [fit(int(multiple)) for multiple in multiples]
+    left, rank = (np.array(column) for column in (zip(*fits, strict=True) if fits else ((), ())))
     residual = len(places) - rank
-    if residual <= 0:
-        return 0.0
+    f = f_statistic(total - left, total, rank - fewer, residual)
+    p_value = special.fdtrc(np.maximum(rank - fewer, 1), np.maximum(residual, 1), f)
     if total <= 1e-20 * np.square(scores).sum():  # rounding: there is nothing to improve
-        return 1.0
-    df = np.array([rank - fewer])
-    f = f_statistic(np.array([total - left]), total, df, np.array([residual]))
-    return float(special.fdtrc(np.maximum(df, 1), residual, f)[0])
+        p_value = np.ones_like(p_value)
+    return np.where(residual > 0, p_value, 0.0)

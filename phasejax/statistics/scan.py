@@ -83,8 +83,7 @@ def nested_test(
     observed = log_tail(result.observed, result.df, result.df_residual)
     largest = log_tail(result.permuted, result.df, result.df_residual).max(axis=1)
     adjusted = permutation_p(observed, np.repeat(largest[:, None], len(multiples), axis=1))
-    repeated = [repetition_p(scores, position, period, int(multiple)) for multiple in multiples]
-    p_value = np.maximum(adjusted, repeated)
+    p_value = np.maximum(adjusted, repetition_p(scores, position, period, multiples))
     best = int(np.argmax(np.where(p_value == p_value.min(), observed, -np.inf)))
     return float(p_value[best]), int(multiples[best])
 
@@ -183,19 +182,16 @@ def scan_periods(
     permuted = log_tail(result.permuted, result.df, result.df_residual)
     largest = permuted.max(axis=1)
     adjusted = permutation_p(observed, np.repeat(largest[:, None], len(periods), axis=1))
-    fit = {
-        period: float(fit)
-        for period, fit, alone in zip(periods, observed, adjusted, strict=True)
-        if alone <= level and repetition_p(scores, where, 1, period) <= level
-    }
     found = None
-    if fit:
+    alone = np.maximum(adjusted, repetition_p(scores, where, 1, periods)) <= level
+    significant = [period for period, is_one in zip(periods, alone, strict=True) if is_one]
+    if significant:
         found = find_period(
             scores,
             where,
             nuisance,
-            max(fit, key=lambda period: fit[period]),
-            fit,
+            periods[int(np.argmax(np.where(alone, observed, -np.inf)))],
+            significant,
             nested_level,
             nested_permutations,
             seed + 1,

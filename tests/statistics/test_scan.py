@@ -134,8 +134,8 @@ def test_places_that_differ_do_not_stretch_the_period(profile: object) -> None:
 def test_a_period_seen_once_is_not_held_to_repeat() -> None:
     position = np.tile(np.arange(24), (60, 1))
     scores = draw_correct(position, [0.1] + [0.5] * 23, 3).astype(float)
-    assert repetition_p(scores, position, 12, 24) == 0.0
-    assert repetition_p(scores, position, 4, 8) > 1e-4
+    assert repetition_p(scores, position, 12, [24]) == 0.0
+    assert repetition_p(scores, position, 4, [8]) > 1e-4
 
 
 def test_repetition_is_the_f_test_of_position_means() -> None:
@@ -150,7 +150,7 @@ def test_repetition_is_the_f_test_of_position_means() -> None:
         return float(np.square(y - design @ np.linalg.lstsq(design, y)[0]).sum())
 
     f = (left(4) - left(8)) / 4 / (left(8) / (48 - 10))
-    assert repetition_p(scores, position, 4, 8) == pytest.approx(stats.f.sf(f, 4, 38))
+    assert repetition_p(scores, position, 4, [8]) == pytest.approx(stats.f.sf(f, 4, 38))
 
 
 def test_null_names_no_period() -> None:
