@@ -13,8 +13,8 @@ from jaxtyping import Array, Float
 
 from pallas_kernels import tiles
 from pallas_kernels.compressed_attention.masks import Reads
-from pallas_kernels.compressed_attention.reference import product
 from pallas_kernels.masks import entry_mask, token_mask
+from pallas_kernels.products import product
 from pallas_kernels.tiles import Pair
 
 

@@ -12,13 +12,8 @@ from jaxtyping import Array, Bool, Float
 
 from pallas_kernels.compressed_attention.masks import Reads
 from pallas_kernels.masks import entry_mask, token_mask
+from pallas_kernels.products import product
 from pallas_kernels.tiles import Pair
-
-
-def product(subscripts: str, *operands: Array) -> Array:
-    """An einsum in float32 or wider, whatever the backend's default precision."""
-    wide = jnp.promote_types(operands[0].dtype, jnp.float32)
-    return jnp.einsum(subscripts, *operands, precision="highest", preferred_element_type=wide)
 
 
 def softmax_with_sink(

@@ -21,8 +21,8 @@ from pallas_kernels import tiles
 from pallas_kernels.compressed_attention import one_piece
 from pallas_kernels.compressed_attention.config import ONE_PIECE, Blocks, blocked_heuristic
 from pallas_kernels.compressed_attention.masks import Reads
-from pallas_kernels.compressed_attention.reference import product
 from pallas_kernels.masks import NEVER, entry_mask, token_mask
+from pallas_kernels.products import product
 from pallas_kernels.tiles import Pair
 
 State = tuple[Array, ...]

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.masks import entry_mask
+from pallas_kernels.products import product
 
 
 class Picks(NamedTuple):
@@ -35,12 +36,8 @@ def index_scores(
 ) -> Float[Array, "*B E"]:
     """Scores of the keys of each query, summed over heads, in float32 or wider."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
-    dots = jnp.einsum(
-        "...nh,...eh->...ne", query, key, precision="highest", preferred_element_type=wide
-    )
-    return jnp.einsum(
-        "...n,...ne->...e", weight.astype(wide), jax.nn.relu(dots), precision="highest"
-    )
+    dots = product("...nh,...eh->...ne", query, key)
+    return product("...n,...ne->...e", weight.astype(wide), jax.nn.relu(dots))
 
 
 def index_topk(

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels import tiles
 from pallas_kernels.masks import token_mask
+from pallas_kernels.products import product
 from pallas_kernels.tiles import Pair
 
 
@@ -46,12 +47,11 @@ def mix(
     batch, queries, heads, head_dim = query.shape
     kv_heads, count = near[0].shape[2], near[0].shape[1]
     wide = jnp.promote_types(query.dtype, jnp.float32)
-    kinds = {"preferred_element_type": wide, "precision": "highest"}
     grouped = query.reshape(batch, queries, kv_heads, heads // kv_heads, head_dim)
     scores = jnp.concatenate(
         [
-            jnp.einsum("bqkgh,bxkh->bqkgx", grouped, near[0], **kinds),
-            jnp.einsum("bqkgh,bqpkh->bqkgp", grouped, far[0], **kinds),
+            product("bqkgh,bxkh->bqkgx", grouped, near[0]),
+            product("bqkgh,bqpkh->bqkgp", grouped, far[0]),
         ],
         axis=-1,
     )
@@ -63,8 +63,8 @@ def mix(
         scores = jnp.concatenate([scores, extra], axis=-1)
     weights = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
     near_weights, far_weights = weights[..., :count], weights[..., count : mask.shape[-1]]
-    mixed = jnp.einsum("bqkgx,bxkh->bqkgh", near_weights, near[-1], **kinds)
-    mixed += jnp.einsum("bqkgp,bqpkh->bqkgh", far_weights, far[-1], **kinds)
+    mixed = product("bqkgx,bxkh->bqkgh", near_weights, near[-1])
+    mixed += product("bqkgp,bqpkh->bqkgh", far_weights, far[-1])
     return mixed.reshape(query.shape).astype(query.dtype)
 
 

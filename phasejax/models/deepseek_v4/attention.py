@@ -14,13 +14,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from pallas_kernels.compressed_attention.api import compressed_attention
+from pallas_kernels.products import product
 from pallas_kernels.selected_attention.api import selected_attention
 from phasejax.compress.base import Entries
 from phasejax.compress.history import extend, recall, rewind
 from phasejax.models.deepseek_v4.compressor import WindowCompressor, WindowState
 from phasejax.models.deepseek_v4.config import DeepseekV4Config
 from phasejax.models.deepseek_v4.indexer import Indexer, Selection
-from phasejax.models.deepseek_v4.layers import Linear, RMSNorm, Rngs, normal, product, rms_normalize
+from phasejax.models.deepseek_v4.layers import Linear, RMSNorm, Rngs, normal, rms_normalize
 from phasejax.models.deepseek_v4.quantization import round_entry
 from phasejax.models.deepseek_v4.rope import rotate
 from phasejax.typing import Array, Float, Hidden, Int, Queries

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from pallas_kernels.products import product
 from phasejax.models.deepseek_v4.config import DeepseekV4Config
-from phasejax.models.deepseek_v4.layers import Rngs, product, rms_normalize
+from phasejax.models.deepseek_v4.layers import Rngs, rms_normalize
 from phasejax.typing import Array, Float
 
 Streams = Float[Array, "B T X D"]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from pallas_kernels.products import product
 from phasejax.models.deepseek_v4.config import DeepseekV4Config
 from phasejax.typing import Array, Float
 
@@ -33,16 +34,6 @@ class Keys:
 
 
 Rngs = nnx.Rngs | Keys
-
-
-def product(subscripts: str, *operands: Array) -> Array:
-    """An einsum in float32, whatever the backend's default precision."""
-    return jnp.einsum(
-        subscripts,
-        *operands,
-        precision=jax.lax.Precision.HIGHEST,
-        preferred_element_type=jnp.float32,
-    )
 
 
 def rms_normalize(x: Float[Array, "*B H"], eps: float) -> Float[Array, "*B H"]:

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from pallas_kernels.products import product
 from phasejax.models.deepseek_v4.config import DeepseekV4Config
-from phasejax.models.deepseek_v4.layers import Fixed, Linear, Rngs, normal, product
+from phasejax.models.deepseek_v4.layers import Fixed, Linear, Rngs, normal
 from phasejax.typing import Array, Float, Hidden, Int, Tokens
 
 # Keeps the weights of a token finite when the scores of all its experts have vanished.

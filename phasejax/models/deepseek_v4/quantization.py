@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.products import product
 from phasejax.models.deepseek_v4.config import FP4_GROUP, FP8_GROUP
-from phasejax.models.deepseek_v4.layers import product
 from phasejax.typing import Array, Float
 
 FP8_MAX, FP8_SMALLEST = 448.0, 1e-4
