@@ -23,6 +23,7 @@ import numpy as np
 from absl import flags
 
 from scripts import running
+from scripts.timing import medians_in_turns, seconds_of
 
 _JSON = flags.DEFINE_string("json", None, "File to write the numbers to.")
 _COMPARE = flags.DEFINE_enum("compare", None, ["transformers"], "Also time a peer in turns.")
@@ -37,18 +38,6 @@ _CONTEXTS = flags.DEFINE_multi_integer(
 BATCHES, PROMPT, NEW, CHUNK = (1, 8), 512, 64, 1024
 # Tokens an entry in every layer that scores entries; those of full attention are the tokens.
 ENTRIES = {"deepseek_v4_tiny": (4, 128, 4), "qwen3_w8s8": (8, 8), "qwen3_full": (1, 1)}
-
-
-def medians_in_turns(functions: dict[str, Any], repeats: int) -> dict[str, float]:
-    """Median seconds of every function; they take turns, so that a busy machine slows all."""
-    times = defaultdict(list)
-    for turn in range(repeats + 1):  # the first one compiles
-        for name, function in functions.items():
-            began = time.perf_counter()
-            function()
-            if turn:
-                times[name].append(time.perf_counter() - began)
-    return {name: sorted(found)[len(found) // 2] for name, found in times.items()}
 
 
 def split(model: Any) -> tuple[Any, Any]:
@@ -102,7 +91,10 @@ def speed(model: Any, peer: Any, repeats: int) -> list[dict[str, Any]]:
         if peer is not None:
             calls["peer_prefill"] = lambda tokens=tokens: peer.prefill(tokens)
             calls["peer_both"] = lambda tokens=tokens: peer.decode(peer.prefill(tokens), NEW)
-        seconds = medians_in_turns(calls, repeats)
+        for call in calls.values():
+            call()  # compiles
+        clocks = [functools.partial(seconds_of, call) for call in calls.values()]
+        seconds = dict(zip(calls, medians_in_turns(clocks, repeats), strict=True))
         rate = {
             "prefill": batch * PROMPT / seconds["prefill"],
             "decode": batch * NEW / (seconds["generate"] - seconds["generate_1"]),

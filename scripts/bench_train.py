@@ -21,7 +21,7 @@ from absl import flags
 
 from phasejax.training.config import RunConfig
 from scripts import config_flag, running, torch_peer
-from scripts.timing import median_seconds
+from scripts.timing import median_seconds, medians_in_turns
 
 _CONFIG = config_flag.define_config_flag("configs/laptop/w8s8.py")
 _JSON = flags.DEFINE_string("json", None, "File to write the numbers to.")
@@ -75,8 +75,7 @@ def _in_turns(calls: list[Callable[[], Any]], repeats: int) -> list[float]:
     def once(call: Callable[[], Any]) -> float:
         return median_seconds(lambda: jax.block_until_ready(call()), 1)
 
-    times = [[once(call) for call in calls] for _ in range(repeats)]
-    return [sorted(column)[repeats // 2] for column in zip(*times, strict=True)]
+    return medians_in_turns([functools.partial(once, call) for call in calls], repeats)
 
 
 def bench(config: RunConfig, *, repeats: int, compare: str | None) -> dict[str, Any]:

@@ -5,13 +5,13 @@
 import importlib
 import importlib.util
 import math
-import time
 from typing import Any
 
 import numpy as np
 
 from phasejax.tasks.record_lookup import Prompts
 from phasejax.training.config import RunConfig
+from scripts.timing import median_seconds
 
 # What the step below computes; it would time anything else wrongly.
 WRITTEN: dict[str, Any] = {
@@ -174,13 +174,7 @@ def torch_step_seconds(config: RunConfig, prompts: Prompts, *, repeats: int) -> 
         optimizer.step()
 
     def median(size: int, saving: bool) -> float:
-        step(size, saving)
-        times = []
-        for _ in range(max(3, repeats // 2)):
-            began = time.perf_counter()
-            step(size, saving)
-            times.append(time.perf_counter() - began)
-        return sorted(times)[len(times) // 2]
+        return median_seconds(lambda: step(size, saving), max(3, repeats // 2))
 
     with torch.no_grad():
         plain, saved = (forward(tokens[:4], saving) for saving in (False, True))
