@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 import logging
-import shlex
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,8 +15,15 @@ import numpy as np
 
 from phasejax.analysis.variants import Variant, recipe_names, recipe_of, variant_of
 from phasejax.compress.geometry import WindowGeometry
-from phasejax.evals.results import REMEDY, Result, correct_matrix, read_result
+from phasejax.evals.results import (
+    REMEDY,
+    Result,
+    correct_matrix,
+    evaluate_command,
+    read_result,
+)
 from phasejax.training.metrics import read_metrics
+from phasejax.training.workdir import differences
 
 PRIMARY = "prefix"
 GATES = "gates.zarr"
@@ -133,7 +139,7 @@ def read_run(workdir: str | Path) -> Run:
     workdir = Path(workdir)
     config = _read_config(workdir / "config.json")
     folder = workdir / "results"
-    command = f"python -m scripts.evaluate --workdir={shlex.quote(str(workdir))}"
+    command = evaluate_command(workdir)
     conditions = sorted({path.stem for path in folder.glob("*.[cj]s*") if path.name[0] != "."})
     if PRIMARY not in conditions:
         raise ValueError(f"{folder} has no evaluation {PRIMARY!r}: {command}.")
@@ -158,11 +164,7 @@ def read_run(workdir: str | Path) -> Run:
 
 def _check_same(found: Any, config: dict[str, Any]) -> None:
     """Checks that a result is of the run's config, where both say something."""
-    differing = [
-        f"{name}: {found[name]!r} there, {value!r} in config.json"
-        for name, value in config.items()
-        if isinstance(found, dict) and name in found and found[name] != value
-    ]
+    differing = differences(found, config, "in config.json") if isinstance(found, dict) else []
     if differing:
         raise ValueError(f"the result is of another config ({'; '.join(differing)}): {REMEDY}.")
 

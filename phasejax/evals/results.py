@@ -125,6 +125,11 @@ def write_result(
     write_atomic(folder / f"{condition}.json", description)
 
 
+def evaluate_command(workdir: str | Path) -> str:
+    """The command that makes the results of a run again, as a shell takes it."""
+    return f"python -m scripts.evaluate --workdir={shlex.quote(str(workdir))}"
+
+
 def read_result(directory: str | Path, condition: str) -> Result:
     """Reads what write_result wrote.
 
@@ -139,8 +144,7 @@ def read_result(directory: str | Path, condition: str) -> Result:
         ValueError: a file is missing, truncated or altered; the message names it and the remedy.
     """
     description, table = (Path(directory) / f"{condition}.{end}" for end in ("json", "csv"))
-    workdir = shlex.quote(str(Path(directory).parent))
-    remedy = f"{REMEDY}, python -m scripts.evaluate --workdir={workdir}"
+    remedy = f"{REMEDY}, {evaluate_command(Path(directory).parent)}"
     for path in (description, table):
         if not path.is_file():
             raise ValueError(f"{path} is missing: {remedy}")

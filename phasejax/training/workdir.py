@@ -95,6 +95,15 @@ def read_config(workdir: str | os.PathLike) -> RunConfig:
     return RunConfig.from_flat(flat)
 
 
+def differences(there: dict[str, Any], here: dict[str, Any], where: str) -> list[str]:
+    """Fields that two flat views have and that differ, each with both values."""
+    return [
+        f"{name}: {there[name]!r} there, {value!r} {where}"
+        for name, value in here.items()
+        if name in there and there[name] != value
+    ]
+
+
 def check_same_run(found: dict[str, Any], config: RunConfig, what: str) -> None:
     """Checks that a stored configuration is this one.
 
@@ -107,11 +116,7 @@ def check_same_run(found: dict[str, Any], config: RunConfig, what: str) -> None:
         ValueError: naming the fields that differ.
     """
     there, asked = (json.loads(json.dumps(c.flat())) for c in (RunConfig.from_flat(found), config))
-    differing = [
-        f"{name}: {there[name]!r} there, {asked[name]!r} asked"
-        for name in asked
-        if there[name] != asked[name]
-    ]
+    differing = differences(there, asked, "asked")
     if differing:
         raise ValueError(
             f"{what} of another config ({'; '.join(differing)}): choose another workdir or the"
